@@ -1,6 +1,6 @@
 //! Makes the wrong versions of the ingest threads' queue: the shipped text, each time with one place changed.
 //!
-//! What must hold: each change fits exactly one place, so that none gets lost when the code changes. The build fails otherwise.
+//! Invariants: each change fits exactly one place, so that none gets lost when the code changes. The build fails otherwise.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -19,7 +19,7 @@ const WRONG: &[(&str, &str, &str)] = &[
     ("NobodyHearsWithoutALeader", "        self.help.watch(&self.sockets, true);\n", ""),
     ("GlanceTakesTheBell", "        if ready.leader != Leader::None {\n            return;\n        }\n", ""),
     ("HelpCalledOnce", "        ready.rung = false;\n", ""),
-    ("EventsReturnedAgain", "        events.clear(); // what was waited for before is not told again\n", ""),
+    ("EventsReturnedAgain", "        events.clear(); // earlier events are not reported again\n", ""),
     ("NextThreadNotStopped", "            self.help.ring(); // the next one\n", ""),
 ];
 

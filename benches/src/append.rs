@@ -1,6 +1,6 @@
 //! Space × method for one writer: what it costs to make 4 KiB durable at the end of what was written so far.
 //!
-//! What must hold: each round gives each cell a new file whose space is made, and synced with its size, outside of what is
+//! Invariants: each round gives each cell a new file whose space is made, and synced with its size, outside of what is
 //! timed; cells take turns, so that a slow moment of the disk is not one cell's; what was written is read back. A method
 //! that does not survive a power cut on this space and disk is marked, by the same rules as the policy `sync_file_range`.
 

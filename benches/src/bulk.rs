@@ -1,6 +1,6 @@
 //! One large file, handed over in small chunks: one contender, one run, one [`Outcome`].
 //!
-//! What must hold: every contender makes a new file of the same bytes; the time is from making it until it is durable (a
+//! Invariants: every contender makes a new file of the same bytes; the time is from making it until it is durable (a
 //! final sync of the file and of its name in every contender's time); then it is read back and compared, chunk by chunk.
 
 use std::fs::File;

@@ -3,7 +3,7 @@
 //! read, write, 80 % read and 20 % write × sequential, random × one after the other, many under way (a ring of depth 32; a
 //! pool of 32 threads); through the page cache, and again around it.
 //!
-//! What must hold: each block says its number and how often it was written; what is read must be what was written last,
+//! Invariants: each block says its number and how often it was written; what is read must be what was written last,
 //! by its stamp within the time and byte by byte after it; the file is synced between two runs, and its pages are dropped,
 //! so that no run pays for another's.
 //!

@@ -1,7 +1,7 @@
 //! Bytes that reach the device for each durable record of a lone writer: its blocks, the file system's own, and the zeroes
 //! that are written ahead.
 //!
-//! What must hold: the device is the bench's own (a loop device), so that nobody else's writes are counted; the count is the
+//! Invariants: the device is the bench's own (a loop device), so that nobody else's writes are counted; the count is the
 //! kernel's (`/proc/diskstats`); it starts when a log is in its stride (a segment is active, the next one prepared) and ends
 //! after so many whole segments, in the same state, so that each segment's preparation is in it once.
 

@@ -1,6 +1,6 @@
 //! Contents that tell who wrote them, as his how-many-eth operation.
 //!
-//! What must hold: making one costs next to nothing beside a write (the bytes are made once for each writer, and each
+//! Invariants: making one costs next to nothing beside a write (the bytes are made once for each writer, and each
 //! operation stamps every sector), and a block that is old, torn at a sector, in another's place, or another writer's is
 //! told from what should be there.
 

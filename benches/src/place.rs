@@ -1,6 +1,6 @@
 //! Where a bench writes: a new folder on a file system that has a disk below it, or on a file system made for the run.
 //!
-//! What must hold: memory is refused (a sync of it is a no-op, and every figure would be one of nothing); nothing is left
+//! Invariants: memory is refused (a sync of it is a no-op, and every figure would be one of nothing); nothing is left
 //! behind; what the folder stands on goes into the results, with a word where it is a file and not a disk.
 
 use std::path::{Path, PathBuf};

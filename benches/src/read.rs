@@ -1,6 +1,6 @@
 //! Reading a segment through its checksums, and looking through one that a crash left, beside plain reads of the same file.
 //!
-//! What must hold: all read the same bytes of the same file; a reader of the log counts the records that it gets, and gets
+//! Invariants: all read the same bytes of the same file; a reader of the log counts the records that it gets, and gets
 //! every one that was appended; plain reads are in pieces of 1 MiB into memory that is used again.
 //!
 //! | row | what it is |

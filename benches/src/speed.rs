@@ -1,6 +1,6 @@
 //! The speed that the journal is to reach: rows of contenders, ours and others', and what ours must be beside them.
 //!
-//! What must hold: within a round every contender of a row runs once, each in a process of its own, one after the other;
+//! Invariants: within a round every contender of a row runs once, each in a process of its own, one after the other;
 //! where they begin differs from round to round; the ratio of a round is ours to that of the others whose median over the
 //! rounds is the best; where one of them is not there (a peer that was not built, no fio), the row says so, and the aim is about those that are.
 

@@ -1,6 +1,6 @@
 //! Sync methods × engines × writers × sizes: what each costs beside the plain one, a write and a sync.
 //!
-//! What must hold: for each number of writers and each size, all methods take turns within a round, on new files in the
+//! Invariants: for each number of writers and each size, all methods take turns within a round, on new files in the
 //! same folder; ratios are of runs of the same round.
 
 use anyhow::Result;

@@ -1,6 +1,6 @@
 //! Threads that do one thing after the other, each operation timed by itself.
 //!
-//! What must hold: all begin at once; each does at least one operation (to start it may take longer than the time there
+//! Invariants: all begin at once; each does at least one operation (to start it may take longer than the time there
 //! is); a writer whose operation fails stops, and the failure is counted; time is from the common start to the end of the
 //! last operation.
 

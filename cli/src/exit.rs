@@ -1,6 +1,6 @@
 //! How a command ends: the exit code, and what is said on the way out.
 //!
-//! What must hold: 0 only when all that was asked for was done and nothing damaged was read; 2 for a call that could
+//! Invariants: 0 only when all that was asked for was done and nothing damaged was read; 2 for a call that could
 //! never have worked; 1 for everything else. A reader of our output that goes away (`| head`) is no failure, and hides none.
 
 use std::process::ExitCode;

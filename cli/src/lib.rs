@@ -1,7 +1,7 @@
 //! Operator tool of clad: append, query, tail, status, segments, rotate, sync, verify, repair, export, probe,
 //! bench, top, completions.
 //!
-//! What must hold: stdout carries the result and nothing else, and only `output` prints; what a program reads
+//! Invariants: stdout carries the result and nothing else, and only `output` prints; what a program reads
 //! (`-o json`) has its units in its names; the exit code is 0 for done, 1 for failed or damaged, 2 for a wrong call.
 //!
 //! | module | what it is |

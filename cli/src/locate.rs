@@ -1,6 +1,6 @@
 //! Which daemon a command speaks to.
 //!
-//! What must hold: a flag comes before its environment variable, and either before looking around; looking around takes
+//! Invariants: a flag comes before its environment variable, and either before looking around; looking around takes
 //! the first socket that exists of `$RUNTIME_DIRECTORY`, `/run/clad`, `./clad-data` and says where it looked when there
 //! is none. `--instance NAME` looks where `clad@NAME.service` keeps its sockets, and nowhere else. Orders never go to
 //! another daemon than the one that `--server`, or `CLAD_SERVER` in its place, names.

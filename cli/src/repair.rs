@@ -1,6 +1,6 @@
 //! `clactl repair DIR`: brings a damaged log back to where a daemon starts on it, with no daemon running.
 //!
-//! What must hold: each change is named, and nothing else is changed; a dry run names the same changes and makes none;
+//! Invariants: each change is named, and nothing else is changed; a dry run names the same changes and makes none;
 //! behind a repair everything is checked as `verify` does it, and behind a dry run that finds nothing to do; 0 means
 //! that nothing is lost and nothing is left to do: a dry run that finds something to do ends in 1.
 

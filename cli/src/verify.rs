@@ -1,6 +1,6 @@
 //! `clactl verify DIR`: checks every byte of a log that carries meaning, with no daemon running.
 //!
-//! What must hold: nothing is changed; damage is named by its offsets and ends in 1; a torn tail is a note and ends in 0.
+//! Invariants: nothing is changed; damage is named by its offsets and ends in 1; a torn tail is a note and ends in 0.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! Where a daemon listens.
 //!
-//! Text forms: `unix://PATH`, `shm://PATH` (of the same socket), `tcp://HOST:PORT`, `grpc://HOST:PORT`. Shorter: the two slashes may be left out
-//! (`unix:PATH`), a port that is left out is the daemon's default one, and a text that starts with `/` or `.` is the
-//! path of a Unix socket. A host is a name, an IPv4 address, or an IPv6 address in brackets.
+//! Text forms: `unix://PATH`, `shm://PATH` (of the same socket), `tcp://HOST:PORT`, `grpc://HOST:PORT`. Shorter: the
+//! two slashes may be left out (`unix:PATH`). A missing port is the daemon's default one. A text that starts with `/`
+//! or `.` is the path of a Unix socket. A host is a name, an IPv4 address, or an IPv6 address in brackets.
 
 use std::{fmt, path::PathBuf, str::FromStr};
 
@@ -75,7 +75,7 @@ impl Address {
         Self::Grpc(HostPort { host: host.into(), port })
     }
 
-    /// Whether the daemon knows who we are by the socket alone; elsewhere a secret binds the producer id.
+    /// True if the daemon identifies this process by the socket alone; elsewhere a secret binds the producer id.
     pub(crate) const fn knows_its_peer(&self) -> bool {
         matches!(self, Self::Unix(_) | Self::Shm(_))
     }

@@ -1,4 +1,4 @@
-//! How long to wait before the next try: doubling, bounded, jittered so that many clients do not come back at once.
+//! Time until the next try: doubling, bounded, jittered so that many clients do not come back at once.
 
 use std::time::Duration;
 

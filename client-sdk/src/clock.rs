@@ -11,7 +11,7 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// A wait that can be added to any moment: who says `Duration::MAX` means that it never ends.
+/// A wait that can be added to any moment: `Duration::MAX` means that the wait never ends.
 pub(crate) fn bounded(wait: Duration) -> Duration {
     wait.min(DURATION_MAX)
 }

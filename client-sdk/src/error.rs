@@ -1,9 +1,9 @@
-//! What can go wrong, as types. Every error of an append answers two questions: may I try again, may it be written.
+//! Failures, as types. Every error of an append answers two questions: may I try again, may it be written.
 //!
 //! * [`AppendError::is_retryable`]: the same records, handed over again, can succeed.
 //! * [`AppendError::maybe_written`]: a reader may find the records although their sender got an error. False means that
-//!   they are certainly not in the log. Who tries again after a "maybe written" hands over new records: they can then
-//!   be there twice, because the producer has already given up the sequence under which the daemon would know them.
+//!   they are certainly not in the log. Another try after a "maybe written" hands over new records: they can then be
+//!   there twice. The producer has already abandoned the sequence under which the daemon would know them.
 
 use crate::Address;
 use clad_proto::{EncodeError, ErrorCode, ErrorInfo, LogId};
@@ -13,12 +13,12 @@ use std::{io, sync::Arc, time::Duration};
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The system says no: nobody listens there, no such socket, not allowed.
+    /// The system refuses: no listener, no such socket, not allowed.
     #[error("cannot reach {address}: {error}")]
     Io {
         /// Whom.
         address: Address,
-        /// What the system says.
+        /// The error of the system.
         error: Arc<io::Error>,
     },
     /// No connection and no answer to the greeting in time.
@@ -26,21 +26,21 @@ pub enum ConnectError {
     Timeout {
         /// Whom.
         address: Address,
-        /// How long was waited.
+        /// The time waited.
         timeout: Duration,
     },
     /// The daemon answers and does not want us.
     #[error("{address} refuses: {error}")]
     Refused {
-        /// Who.
+        /// The address of the daemon.
         address: Address,
         /// Why.
         error: Box<ErrorInfo>,
     },
-    /// What answers does not speak the protocol, or not rightly.
+    /// The peer does not speak the protocol, or not correctly.
     #[error("{address} does not keep to the protocol: {what}")]
     Protocol {
-        /// Who.
+        /// The address of the peer.
         address: Address,
         /// Which rule.
         what: String,
@@ -51,15 +51,15 @@ pub enum ConnectError {
     /// It was there and went away.
     #[error("{address} closed the connection")]
     Closed {
-        /// Who.
+        /// The address of the daemon.
         address: Address,
     },
-    /// The daemon has more of this producer than this producer has sent: somebody else uses its id.
+    /// The daemon has more of this producer than this producer has sent: another process uses its id.
     #[error(
         "producer {producer} is used by somebody else too: {address} has its sequence {stored}, which was never sent"
     )]
     ProducerShared {
-        /// Who says so.
+        /// The address of the daemon that reports it.
         address: Address,
         /// The producer.
         producer: clad_proto::ProducerId,
@@ -69,7 +69,7 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
-    /// Whether another try, without a change by anybody, can succeed.
+    /// True if another try, without any change, can succeed.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
@@ -82,7 +82,7 @@ impl ConnectError {
         }
     }
 
-    /// The daemon's code, where it was the daemon who said no.
+    /// The daemon's code, if the daemon refused.
     #[must_use]
     pub const fn code(&self) -> Option<ErrorCode> {
         match self {
@@ -91,7 +91,7 @@ impl ConnectError {
         }
     }
 
-    /// What a connection that was there ended with, where that is the fault of one append, or can be, not of who sent it.
+    /// The error that ended an existing connection, if it is, or can be, the fault of one append and not of its sender.
     pub(crate) fn of_an_append(&self) -> Option<&ErrorInfo> {
         let Self::Refused { error, .. } = self else { return None };
         let of_one = matches!(
@@ -107,7 +107,7 @@ impl ConnectError {
         (of_one && !error.retryable).then_some(error)
     }
 
-    /// Whether it will stay so whatever the client does: the daemon has said for good that it does not want this one.
+    /// True if the error is final whatever the client does: the daemon has refused this client for good.
     pub(crate) fn is_final(&self) -> bool {
         matches!(self, Self::ProducerShared { .. }) || matches!(self, Self::Refused { error, .. } if !error.retryable)
     }
@@ -120,7 +120,7 @@ pub enum AppendError {
     /// The daemon does not take it, or took it and cannot keep it; tried again as long as that made sense.
     #[error("refused: {error}{}", perhaps(*.maybe_written))]
     Refused {
-        /// What the daemon says, with its code.
+        /// The daemon's error, with its code.
         error: Box<ErrorInfo>,
         /// It may be in the log all the same.
         maybe_written: bool,
@@ -128,9 +128,9 @@ pub enum AppendError {
     /// No daemon for longer than `delivery_timeout`, or one that takes nothing.
     #[error("given up after {waited:?} ({reason}){}", perhaps(*.maybe_written))]
     DeliveryTimeout {
-        /// How long was waited.
+        /// The time waited.
         waited: Duration,
-        /// What the last try ended with: the newest reason that was heard.
+        /// The result of the last try: the newest reason received.
         reason: String,
         /// It may be in the log all the same.
         maybe_written: bool,
@@ -154,9 +154,9 @@ pub enum AppendError {
         /// The log that is there now.
         now: LogId,
     },
-    /// Records that had reached a lower level are gone after a crash that this level does not cover, or with their log, in
-    /// whose place another is now. Only a flush ends with this: who asked for that level got what it promises. Other
-    /// records that were submitted before the flush are there.
+    /// Records that had reached a lower level are gone. The cause is a crash that this level does not cover, or another
+    /// log in the place of theirs. Only a flush ends with this: an append that asked for that level has what it
+    /// promises. Other records that were submitted before the flush are there.
     #[error(
         "records that were acknowledged at a lower level did not survive a crash of the host or daemon, or are gone with \
          their log"
@@ -170,8 +170,8 @@ pub enum AppendError {
         /// It may be in the log all the same.
         maybe_written: bool,
     },
-    /// This process is a fork of the one that made the producer, which goes on there: what becomes of what was handed over
-    /// before the fork is told there.
+    /// This process is a fork of the one that made the producer, which continues there. The original process gets the
+    /// outcome of all that was handed over before the fork.
     #[error(
         "this process was forked from the one that made the producer, where its outcome is told; it may be written"
     )]
@@ -189,7 +189,7 @@ fn perhaps(maybe_written: bool) -> &'static str {
 }
 
 impl AppendError {
-    /// Whether the same records, handed over again, can succeed.
+    /// True if the same records, handed over again, can succeed.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
@@ -199,8 +199,8 @@ impl AppendError {
         }
     }
 
-    /// Whether a reader may find the records. False means that they are certainly not in the log. Of a flush that fails for
-    /// its own sake, not for that of a record, the records are all that were submitted before: then it is true.
+    /// True if a reader may find the records. False means that they are certainly not in the log. If a flush fails by
+    /// itself, and not because of a record, the records are all that were submitted before: then it is true.
     #[must_use]
     pub const fn maybe_written(&self) -> bool {
         match self {
@@ -213,7 +213,7 @@ impl AppendError {
         }
     }
 
-    /// The daemon's code, where it was the daemon who said no.
+    /// The daemon's code, if the daemon refused.
     #[must_use]
     pub const fn code(&self) -> Option<ErrorCode> {
         match self {
@@ -249,7 +249,7 @@ pub enum ReserveError {
     /// More than there is in all.
     #[error("{bytes} bytes cannot be reserved, {max} is all there is (max_buffered_bytes)")]
     TooLarge {
-        /// What was asked for.
+        /// The number of bytes asked for.
         bytes: usize,
         /// The most that one append can have.
         max: usize,
@@ -257,7 +257,7 @@ pub enum ReserveError {
     /// There is no room now. Only [`Producer::try_reserve`](crate::Producer::try_reserve) says so.
     #[error("no room for {bytes} bytes now")]
     Full {
-        /// What was asked for.
+        /// The number of bytes asked for.
         bytes: usize,
     },
     /// This process is a fork of the one that made the producer: it needs a producer of its own.
@@ -286,13 +286,14 @@ pub enum SubmitError {
     /// It needs more room than was reserved, and no more is free.
     #[error("the append needs {needed} bytes, {reserved} were reserved and no more are free")]
     ReservationTooSmall {
-        /// What it needs; reserve as much and submit again.
+        /// The bytes needed; reserve as much and submit again.
         needed: usize,
-        /// What was reserved.
+        /// The bytes reserved.
         reserved: usize,
     },
-    /// There is no room in the ring, and the producer was told to drop what finds none
-    /// ([`drop_when_full`](crate::ProducerBuilder::drop_when_full)). It is counted ([`Stats::dropped`](crate::Stats)).
+    /// There is no room in the ring, and the producer is set to drop records that find none
+    /// ([`drop_when_full`](crate::ProducerBuilder::drop_when_full)). The record is counted
+    /// ([`Stats::dropped`](crate::Stats)).
     #[error("the ring is full; the record is dropped")]
     RingFull,
     /// This process is a fork of the one that made the producer: it needs a producer of its own.
@@ -319,7 +320,7 @@ pub enum SendError {
 }
 
 impl SendError {
-    /// Whether the same records, handed over again, can succeed.
+    /// True if the same records, handed over again, can succeed.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
@@ -329,13 +330,13 @@ impl SendError {
         }
     }
 
-    /// Whether a reader may find the records. False means that they are certainly not in the log.
+    /// True if a reader may find the records. False means that they are certainly not in the log.
     #[must_use]
     pub const fn maybe_written(&self) -> bool {
         matches!(self, Self::Append(error) if error.maybe_written())
     }
 
-    /// The daemon's code, where it was the daemon who said no.
+    /// The daemon's code, if the daemon refused.
     #[must_use]
     pub const fn code(&self) -> Option<ErrorCode> {
         match self {
@@ -355,8 +356,8 @@ pub enum ReadError {
     /// The daemon does not serve this read, or no longer.
     #[error("refused: {0}")]
     Refused(Box<ErrorInfo>),
-    /// The place to go on at is in a history that was given up after a loss. Nothing was skipped: go on from `parting`
-    /// with a new reader, and know that what was read from there on is not in the log.
+    /// The cursor's place is in a history that was abandoned after a loss. Nothing was skipped: resume from `parting`
+    /// with a new reader. Records that were read from there on are not in the log.
     #[error("the cursor {cursor} belongs to a history that was given up{}", parting_text(.parting))]
     CursorAbandoned {
         /// The place that was asked for.
@@ -369,7 +370,7 @@ pub enum ReadError {
     CursorUnknown {
         /// The place that was asked for.
         cursor: clad_proto::Cursor,
-        /// What the daemon says.
+        /// The text of the daemon.
         text: String,
     },
     /// The records came damaged.
@@ -377,9 +378,9 @@ pub enum ReadError {
     Damaged {
         /// The first of them.
         offset: u64,
-        /// How many.
+        /// The number of records.
         count: u32,
-        /// What is wrong.
+        /// The damage found.
         what: String,
     },
 }
@@ -389,7 +390,7 @@ fn parting_text(parting: &Option<clad_proto::Cursor>) -> String {
 }
 
 impl ReadError {
-    /// Whether the same read, started again at its cursor, can succeed.
+    /// True if the same read, started again at its cursor, can succeed.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
@@ -400,7 +401,7 @@ impl ReadError {
         }
     }
 
-    /// The daemon's code, where it was the daemon who said no.
+    /// The daemon's code, if the daemon refused.
     #[must_use]
     pub const fn code(&self) -> Option<ErrorCode> {
         match self {

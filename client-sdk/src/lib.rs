@@ -1,9 +1,9 @@
 //! Client of clad: hand log records to the daemon, know how safe each of them is, read them back.
 //!
 //! # Appending
-//! A [`Producer`] is a cheap handle over one task that owns the connection. Handing over has four steps, so that each
-//! can wait, fail and be dropped on its own: *reserve* room ([`Producer::reserve`]), *submit* records into it
-//! ([`Reservation::submit`], never waits, fixes their place in the order), hold the [`Ticket`], await its [`Receipt`].
+//! A [`Producer`] is a cheap handle over one task that owns the connection. An append has four steps, so that each can
+//! wait, fail and be dropped separately. *Reserve* room ([`Producer::reserve`]). *Submit* records into it
+//! ([`Reservation::submit`], never waits, fixes their place in the order). Hold the [`Ticket`]. Await its [`Receipt`].
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -17,27 +17,27 @@
 //! # Ok(()) }
 //! ```
 //!
-//! What it promises: records of one producer are stored in the order in which they were submitted; each append is
-//! stored once, also when it was sent several times over several connections; a receipt is never given ahead of the
-//! daemon's word; an error says whether the records may be in the log. Where exactly-once ends is said at
-//! [`ProducerBuilder::delivery_timeout`].
+//! Promises: records of one producer are stored in the order in which they were submitted. Each append is stored once,
+//! also when it was sent several times over several connections. A receipt is never given before the daemon's answer.
+//! An error says whether the records may be in the log. [`ProducerBuilder::delivery_timeout`] says where exactly-once
+//! ends.
 //!
 //! # Reading
 //! A [`Reader`] gives [`Event`]s: chunks of records as they were appended, gaps with their reason, and a cursor from
-//! which to go on another time. See [`Reader::builder`].
+//! which to resume later. See [`Reader::builder`].
 //!
 //! # Transports
-//! [`Address`] picks one; the rules are the same on all of them. On the framed ones (`unix://`, `tcp://`) the bytes and the
-//! checksum that are made at submit are what lies on the disk. On `grpc://` (feature `grpc`, on by default) the daemon
-//! encodes, and record fields that OTLP has no place for are left out.
+//! [`Address`] picks one; the rules are the same on all of them. On the framed ones (`unix://`, `tcp://`) the bytes and
+//! the checksum that are made at submit are what lies on the disk. On `grpc://` (feature `grpc`, on by default) the
+//! daemon encodes, and record fields that OTLP has no place for are left out.
 //!
-//! `shm://` asks for a ring of shared memory on the Unix socket: a submit puts its record there in the calling thread, by
-//! no system call, and the level `posted` is reached when it returns; the other levels as everywhere. Where no ring is
+//! `shm://` asks for a ring of shared memory on the Unix socket. A submit puts its record there in the calling thread,
+//! by no system call. The level `posted` is reached when it returns; the other levels as everywhere. If no ring is
 //! given ([`Producer::why_no_ring`]) it goes over the socket. A record must fit a quarter of the ring; a longer one is
 //! refused.
 //!
-//! A child of `fork` is refused whatever it asks of its parent's producer ([`SubmitError::Forked`]), at every address, and
-//! makes one of its own.
+//! A child of `fork` is refused whatever it asks of its parent's producer ([`SubmitError::Forked`]), at every address,
+//! and makes one of its own.
 //!
 //! Every queue and wait has a bound with a name: `max_buffered_bytes`, `max_in_flight_appends`, `connect_timeout`,
 //! `delivery_timeout`, `linger`, `drop_timeout`.

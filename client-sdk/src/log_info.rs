@@ -1,8 +1,8 @@
-//! What a daemon says about itself and its log when it is greeted.
+//! The daemon's description of itself and its log at the greeting.
 
 use clad_proto::{AckLevel, DurabilityPolicy, LogId, frame::Welcome};
 
-/// What a daemon says about itself and its log when it is greeted.
+/// The daemon's description of itself and its log at the greeting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LogInfo {
@@ -10,13 +10,13 @@ pub struct LogInfo {
     pub log_id: LogId,
     /// Its epoch.
     pub epoch: u32,
-    /// How it reaches `durable`.
+    /// The way it reaches `durable`.
     pub policy: DurabilityPolicy,
     /// The highest level that it can promise.
     pub highest_ack: AckLevel,
-    /// Whether this client may read here.
+    /// True if this client may read here.
     pub may_read: bool,
-    /// How many appends may be unanswered.
+    /// The number of appends that may be unanswered.
     pub window: u32,
     /// The longest payload of an append, bytes.
     pub max_append_bytes: u32,

@@ -1,8 +1,9 @@
-//! Who may read, on Unix sockets: root, the daemon's own user, and the members of `[access] read_group`.
+//! Read access on Unix sockets: for root, the daemon's own user, and the members of `[access] read_group`.
 //!
-//! What must hold: the peer's uid and gid come from the kernel; a group that does not exist lets nobody in; looking a
-//! user's groups up may ask a name service, which may hang: it is asked by a thread of the runtime that may block, once for
-//! each user at a time, waited for as long as [`GROUP_LOOKUP_TIMEOUT`] by him alone, and its answer is remembered for [`GROUP_CACHE_TTL`].
+//! Invariants: the peer's uid and gid come from the kernel; a group that does not exist lets nobody in. A look-up of a
+//! user's groups may ask a name service, which may hang. A runtime thread that may block asks it, once for each user at
+//! a time. Only that user waits for it, as long as [`GROUP_LOOKUP_TIMEOUT`]; its answer is remembered for
+//! [`GROUP_CACHE_TTL`].
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -13,13 +14,13 @@ use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
 use tokio::sync::watch;
 
 const GROUP_CACHE_TTL: Duration = Duration::from_secs(60);
-/// Without an answer by then one may not read, on this connection.
+/// Time until which an answer must come; otherwise the peer may not read, on this connection.
 const GROUP_LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Whether a user with this primary gid is in a group.
+/// Returns true if a user with this primary gid is in a group.
 type Lookup = fn(u32, u32, Gid) -> bool;
 
-/// Whether somebody is in the group; nothing yet while that is asked for.
+/// True if the user is in the group; `None` while the look-up is under way.
 type Answer = watch::Receiver<Option<bool>>;
 
 /// The answer to "may this user read".
@@ -27,7 +28,7 @@ pub(crate) struct Access {
     own: u32,
     group: Option<Gid>,
     lookup: Lookup,
-    /// By uid and primary gid: since when, and the answer.
+    /// By uid and primary gid: start of the look-up, and the answer.
     known: Mutex<HashMap<(u32, u32), (Instant, Answer)>>,
 }
 
@@ -38,7 +39,7 @@ impl Access {
         Self { own: Uid::effective().as_raw(), group, lookup: is_member, known: Mutex::default() }
     }
 
-    /// Whether a peer with this uid and primary gid may read. To be called within a runtime.
+    /// Returns true if a peer with this uid and primary gid may read. To be called within a runtime.
     pub(crate) async fn may_read(&self, uid: u32, gid: u32) -> bool {
         if uid == 0 || uid == self.own {
             return true;
@@ -63,7 +64,7 @@ impl Access {
     /// The answer, when there is one.
     fn ask(&self, uid: u32, gid: u32, group: Gid) -> Answer {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that was not answered is not asked again beside itself; where nobody will answer it is.
+        // A pending look-up is not started a second time beside itself; one that nobody will answer is.
         known.retain(|_, (since, answer)| match answer.has_changed() {
             Ok(_) if answer.borrow().is_none() => true,
             _ => answer.borrow().is_some() && since.elapsed() < GROUP_CACHE_TTL,
@@ -106,7 +107,8 @@ mod tests {
         assert!(!access.may_read(54321, 54321).await);
     }
 
-    /// A name service that does not answer for one user holds up him alone, is asked once, and is believed when it answers.
+    /// A name service that does not answer for one user holds up that user alone, is asked once, and is believed when
+    /// it answers.
     #[tokio::test]
     async fn a_name_service_that_hangs_holds_up_nobody_else() {
         const HANGS: u32 = 50_000;

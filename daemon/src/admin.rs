@@ -1,4 +1,4 @@
-//! The admin service: `clad.v1.Admin` over `admin.sock`, for who may open that socket (mode 0660).
+//! The admin service: `clad.v1.Admin` over `admin.sock`, for users that may open that socket (mode 0660).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,18 +20,18 @@ use crate::shares::Shares;
 /// Longest that a sync or a rotation is waited for.
 const ADMIN_REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What the service tells of.
+/// Sources of what the service reports.
 pub(crate) struct AdminService {
     pub(crate) journal: Arc<Journal>,
     pub(crate) health: Health,
     pub(crate) substrate: Substrate,
     pub(crate) policy: DurabilityPolicy,
     pub(crate) highest: AckLevel,
-    /// What a sync can come to on what the log stands on.
+    /// Highest level that a sync can reach on the log's storage.
     pub(crate) reach: AckLevel,
-    /// What the policy's promise rests on.
+    /// Basis of the policy's promise.
     pub(crate) grounds: String,
-    /// Why no level above `written` is honest, and what to do; empty where one is.
+    /// Reason why no level above `written` is honest, and what to do; empty where one is.
     pub(crate) not_durable: String,
     /// The operator states it.
     pub(crate) power_loss_protected: bool,

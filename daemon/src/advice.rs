@@ -1,4 +1,4 @@
-//! What an operator can do about an error of the data folder, or of an address, in words that go behind it.
+//! Advice to an operator about an error of the data folder, or of an address, in words that go behind it.
 
 use std::fs::Metadata;
 use std::io;
@@ -17,7 +17,7 @@ pub(crate) fn on(dir: &Path, error: &io::Error) -> String {
     match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EACCES | Errno::EPERM) => {
             let own = user(Uid::effective().as_raw());
-            // A file of somebody else's in it, the folder itself, or the one above it that keeps us out.
+            // Another user's file in it, the folder itself, or the one above it that denies access.
             let at =
                 others(dir).or_else(|| dir.ancestors().find_map(|path| Some((path.to_owned(), path.metadata().ok()?))));
             let Some((path, found)) = at else { return String::new() };
@@ -47,8 +47,8 @@ pub(crate) fn on(dir: &Path, error: &io::Error) -> String {
     }
 }
 
-/// The folder above `dir`, where that is not there: clad makes its data folder and nothing above it, which may be a file
-/// system that is not mounted.
+/// The folder above `dir`, where that is not there. clad makes its data folder and nothing above it, which may be a
+/// file system that is not mounted.
 pub(crate) fn missing_above(dir: &Path) -> Option<&Path> {
     let above = dir.parent().filter(|above| !above.as_os_str().is_empty())?;
     (!above.exists()).then_some(above)
@@ -79,14 +79,14 @@ pub(crate) fn on_class(class: &DurabilityClass) -> String {
     }
 }
 
-/// Why `durable` is not to be had here, and the same; empty where it is.
+/// Reason why `durable` cannot be had here, and the same; empty where it can.
 pub(crate) fn not_durable(class: &DurabilityClass) -> String {
     let DurabilityClass::Written { because } = class else { return String::new() };
     let because: Vec<_> = because.iter().map(Obstacle::to_string).collect();
     format!("{}{}", because.join("; "), on_class(class))
 }
 
-/// The same about a folder in which nothing could be made just now, by how it looks; empty where there is nothing to see.
+/// The same about a folder in which nothing could be made just now, by its looks; empty where there is nothing to see.
 pub(crate) fn of_folder(dir: &Path) -> String {
     let seen = access(dir, AccessFlags::W_OK | AccessFlags::X_OK);
     seen.err().map_or_else(String::new, |errno| on(dir, &errno.into()))
@@ -137,7 +137,7 @@ pub(crate) fn on_socket(key: &str, path: &Path, error: &io::Error) -> String {
     }
 }
 
-/// What in the folder belongs to another user: something that was run there as root, say.
+/// File in the folder that belongs to another user: for example after a run there as root.
 fn others(dir: &Path) -> Option<(PathBuf, Metadata)> {
     let own = Uid::effective().as_raw();
     let mut entries = std::fs::read_dir(dir).ok()?.flatten();

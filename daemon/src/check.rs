@@ -1,7 +1,7 @@
 //! `clad check`: what the daemon would do with this configuration on this host.
 //!
-//! What must hold: nothing is made, written, locked or bound, so that it can be asked while another daemon runs; what it says that
-//! would be, a start does, and what it could not look at it names.
+//! Invariants: nothing is made, written, locked or bound, so that it can be asked while another daemon runs. A start
+//! does what the check says, and the check names what it could not look at.
 
 use std::fmt;
 use std::net::{SocketAddr, UdpSocket};
@@ -37,11 +37,11 @@ const NOT_THE_SERVICE: &str = "not as the service reads it: $STATE_DIRECTORY is 
 #[derive(Debug)]
 pub struct Report {
     lines: Vec<(&'static str, String)>,
-    /// Who has the data folder now: a start is for when that has ended.
+    /// Process that has the data folder now: a start must wait until that has ended.
     in_use_by: Option<LockHolder>,
     /// Something may be in the way, and cannot be seen from here.
     unsure: bool,
-    /// How the command ends.
+    /// Exit code of the command.
     pub exit: Exit,
 }
 
@@ -94,7 +94,7 @@ pub fn check(loaded: &Loaded) -> Report {
     report
 }
 
-/// What nobody can say without doing it.
+/// Notes the facts that cannot be known without a start.
 fn not_checked(report: &mut Report) {
     const WHAT: &str = "not checked";
     report.note(WHAT, "what lies in the segments (`clactl verify`); who takes ports or space until a start".to_owned());
@@ -140,7 +140,7 @@ fn data_folder(config: &Config, report: &mut Report) {
     }
 }
 
-/// Whether there is room for what a start makes: for a new log an active segment and one that is prepared, else the next one.
+/// Checks for room for what a start makes: for a new log an active segment and a prepared one, else the next one.
 fn room(config: &Config, is_log: bool, free: u64, report: &mut Report) {
     const WHAT: &str = "room";
     let (segment, reserve) = (config.journal.segment_bytes, config.journal.reserve_free);
@@ -160,9 +160,9 @@ fn room(config: &Config, is_log: bool, free: u64, report: &mut Report) {
     );
 }
 
-/// Whether this folder can be written to, or made below the nearest one that is there.
+/// Checks that this folder can be written to, or made below the nearest one that is there.
 fn can_be_made(dir: &Path, there: &Path) -> Result<(), String> {
-    // What leads nowhere is in the way of a folder, and does not seem to be there.
+    // A link that leads nowhere is in the way of a folder, and does not seem to be there.
     if let Some(link) = dir.ancestors().take_while(|path| *path != there).find(|path| path.is_symlink()) {
         return Err(format!("{} is a link that leads nowhere", link.display()));
     }
@@ -178,12 +178,12 @@ fn can_be_made(dir: &Path, there: &Path) -> Result<(), String> {
     })
 }
 
-/// Whether a start would take what lies in this folder: its names, whose they are, and `clad.meta`. False: a new log would be
-/// made there.
+/// Returns true if a start would take what lies in this folder: its names, their owners, and `clad.meta`. False: a new
+/// log would be made there.
 fn takes_a_log(dir: &Path) -> Result<bool, String> {
     let failed = |what: &Path, error: &std::io::Error| format!("{}: {error}{}", what.display(), advice::on(dir, error));
     for entry in std::fs::read_dir(dir).map_err(|e| failed(dir, &e))?.flatten() {
-        // A socket is made anew.
+        // A start makes a socket again.
         if entry.file_type().is_ok_and(|kind| kind.is_file() || kind.is_dir()) {
             access(&entry.path(), AccessFlags::R_OK | AccessFlags::W_OK)
                 .map_err(|e| failed(&entry.path(), &e.into()))?;
@@ -235,10 +235,10 @@ fn listeners(config: &Config, report: &mut Report) {
     listens("metrics", "metrics.listen", config.metrics.listen, report);
 }
 
-/// Whether an address is one of this host's that this user may listen on, and free.
+/// Checks that an address is one of this host's that this user may listen on, and free.
 fn listens(what: &'static str, key: &str, address: Option<SocketAddr>, report: &mut Report) {
     let Some(address) = address else { return };
-    // A datagram socket on any port: nobody is kept from theirs.
+    // A datagram socket on any port: it takes no port that others need.
     let own = UdpSocket::bind((address.ip(), 0));
     let refused = own.err().filter(|e| e.raw_os_error() == Some(Errno::EADDRNOTAVAIL as i32)).or_else(|| {
         let reserved = address.port() != 0 && address.port() < first_open_port() && !may_take_any_port();
@@ -251,7 +251,7 @@ fn listens(what: &'static str, key: &str, address: Option<SocketAddr>, report: &
     }
 }
 
-/// Ports below it are for who has `CAP_NET_BIND_SERVICE`.
+/// Ports below it are for processes with `CAP_NET_BIND_SERVICE`.
 fn first_open_port() -> u16 {
     let first_port = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").ok();
     first_port.and_then(|text| text.trim().parse().ok()).unwrap_or(1024)
@@ -263,7 +263,7 @@ fn may_take_any_port() -> bool {
     u64::from_str_radix(line.trim(), 16).is_ok_and(|set| set & (1 << CAP_NET_BIND_SERVICE) != 0)
 }
 
-/// Somebody listens there: the daemon that has the log, the service manager for it, or somebody who is in the way.
+/// A process listens there: the daemon that has the log, the service manager for it, or a process that is in the way.
 fn is_taken(what: &'static str, place: &str, Listening { owner }: &Listening, key: &str, report: &mut Report) {
     let holder = report.in_use_by;
     match owner {
@@ -294,7 +294,7 @@ fn sockets(config: &Config, report: &mut Report) {
         };
         let folder = path.parent().unwrap_or(Path::new(""));
         report.note(what, path.display().to_string());
-        // What is wrong with the data folder was said.
+        // A problem of the data folder was reported already.
         if folder != config.journal.dir
             && let Err(problem) = can_be_made(folder, nearest_existing(folder))
         {
@@ -451,7 +451,7 @@ mod tests {
         assert!(text.contains("PROBLEM: there is no group nor-this"), "{text}");
     }
 
-    /// What this process may not see is neither free nor a problem.
+    /// A place that this process may not see is neither free nor a problem.
     #[test]
     fn whose_place_it_is_decides() {
         let judged = |owner: Owner, holder: Option<u32>| {

@@ -1,6 +1,6 @@
 //! The command line of the daemon.
 //!
-//! What must hold: the configuration is loaded and judged before anything is touched, in the same way for
+//! Invariants: the configuration is loaded and judged before anything is touched, in the same way for
 //! every command; what goes wrong ends in the exit code that `exit.rs` says; output for people and
 //! programs goes to stdout, everything else to stderr.
 

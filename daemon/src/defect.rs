@@ -1,13 +1,13 @@
-//! Threads that nobody else could stand in for.
+//! Threads that no other can stand in for.
 //!
-//! What must hold: a panic in one of them ends the process at once. What it held (the lead, a write that is owed, the drain of
-//! the rings, who keeps them) would never be done, and everybody would wait for it. Whoever starts the daemon again finds all
+//! Invariant: a panic in one of them ends the process at once. Its duties (the lead, a deferred write, the drain of the
+//! rings, their storage) would never be done, and everybody would wait for it. The next start of the daemon finds all
 //! that was acknowledged.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What is said where a thread cannot go on.
+/// Message where a thread cannot continue.
 fn last_words(who: &str) -> String {
     format!("{who} has met a defect of clad and cannot go on: clad ends (nothing acknowledged is lost)\n")
 }
@@ -15,7 +15,7 @@ fn last_words(who: &str) -> String {
 /// Does a thread's work; a panic in it ends the process.
 pub(crate) fn ends_clad(who: &str, work: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(work)).is_err() {
-        // Not by the log, which another thread writes: this is the last that is said.
+        // Not by the log, which another thread writes: this is the last message.
         let _ = rustix::io::write(io::stderr(), last_words(who).as_bytes());
         #[expect(clippy::disallowed_methods, reason = "an error or a panic would end this thread alone")]
         std::process::abort();
@@ -29,8 +29,8 @@ pub(crate) mod tests {
 
     use super::last_words;
 
-    /// Runs a test of this program again, in a process of its own with this variable set: there it must panic in a thread of
-    /// that name, and so end. (`module` is its `module_path!()`.)
+    /// Runs a test of this program again, in a process of its own with this variable set. There it must panic in a
+    /// thread of that name, and so end. (`module` is its `module_path!()`.)
     pub(crate) fn ends_by_a_panic(module: &str, test: &str, variable: &str, who: &str) {
         let (_, module) = module.split_once("::").expect("a module of this crate");
         let this = format!("{module}::{test}");

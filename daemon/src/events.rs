@@ -1,4 +1,4 @@
-//! What the journal tells, as metrics, log lines and health. Called from the journal's own threads: nothing here waits.
+//! Events of the journal, as metrics, log lines and health. Called from the journal's own threads: nothing here waits.
 
 use clad_journal::io::FallbackReason;
 use clad_journal::{Doubt, Event, Losses, Observer};
@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use crate::health::{Health, journal_failed};
 use crate::metrics::{self, Recovery, Rule, Trigger};
 
-/// The observer that the journal is opened with. `phase` is told what a start is doing.
+/// The observer that the journal is opened with. `phase` reports what a start is doing.
 pub(crate) fn observer(health: Health, phase: watch::Sender<String>) -> Observer {
     Arc::new(move |event| match event {
         Event::WaitsForWrites { segment, over: false } => {
@@ -23,7 +23,7 @@ pub(crate) fn observer(health: Health, phase: watch::Sender<String>) -> Observer
     })
 }
 
-/// What is known to be gone, as health: not only of the start that found it, but for as long as it is known.
+/// Reports what is known to be gone, as health: not only at the start that found it, but for as long as it is known.
 pub(crate) fn losses(health: &Health, losses: &Losses, dir: &Path) {
     const CAUSE: &str = "damage";
     if !losses.are_there() {

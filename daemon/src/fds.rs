@@ -1,8 +1,8 @@
 //! Descriptors over Unix sockets (`SCM_RIGHTS`).
 //!
-//! What must hold: a message has at most [`MAX_FDS`] descriptors, and one that comes with more is refused; one for whose
-//! descriptors this process has no numbers left says that; what was
-//! received and is not wanted is closed; every descriptor that comes is closed on exec.
+//! Invariants: a message has at most [`MAX_FDS`] descriptors, and one that comes with more is refused. A message for
+//! whose descriptors this process has no numbers left says that. Descriptors that were received and are not wanted are
+//! closed; every one that comes is closed on exec.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -33,7 +33,7 @@ pub(crate) fn receive(socket: impl AsFd, bytes: &mut [u8]) -> io::Result<(usize,
     take(socket, bytes, RecvFlags::empty())
 }
 
-/// The same of a message that is there, and stays there for the next one who looks.
+/// The same of a message that is there, and stays there for the next reader.
 pub(crate) fn look(socket: impl AsFd, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     take(socket, bytes, RecvFlags::PEEK | RecvFlags::DONTWAIT)
 }

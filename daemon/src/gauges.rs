@@ -1,4 +1,4 @@
-//! What is not counted but looked up: set when it is asked for, so that it is never older than the answer.
+//! Gauges that are not counted but looked up: set at each request, so that a gauge is never older than the answer.
 
 use clad_journal::Journal;
 

@@ -1,8 +1,8 @@
 //! `/metrics`, `/healthz` and `/readyz`.
 //!
-//! What must hold: `/readyz` is 200 only while appends are accepted, and says why when they are not;
-//! `/healthz` is 200 for as long as the process serves at all, for restarting a daemon because its disk is
-//! full would only take the readers away too.
+//! Invariants: `/readyz` is 200 only while appends are accepted, and says why when they are not; `/healthz` is 200 for
+//! as long as the process serves at all. A restart of a daemon because its disk is full would only take the readers
+//! away too.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,21 +16,21 @@ use tokio::sync::watch;
 
 use crate::metrics::Scrape;
 
-/// Why appends are not accepted.
+/// Reason why appends are not accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotReady {
-    /// What it comes from, by the names of [`State::degraded`].
+    /// Cause, by the names of [`State::degraded`].
     pub cause: &'static str,
     /// In words.
     pub why: String,
 }
 
-/// What the daemon knows about itself.
+/// State of the daemon, as it knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
-    /// Why appends are not accepted; `None` while they are.
+    /// Reason why appends are not accepted; `None` while they are.
     pub not_ready: Option<NotReady>,
-    /// What is wrong though the daemon serves, by cause.
+    /// Problems though the daemon serves, by cause.
     pub degraded: BTreeMap<&'static str, String>,
 }
 
@@ -46,7 +46,7 @@ impl State {
     }
 }
 
-/// The handle through which every part of the daemon tells how it is; clones share one state.
+/// The handle through which every part of the daemon reports its state; clones share one state.
 #[derive(Clone, Debug)]
 pub struct Health(Arc<watch::Sender<State>>);
 
@@ -71,7 +71,7 @@ impl Health {
         self.change(|state| state.not_ready = Some(NotReady { cause, why }));
     }
 
-    /// Something is wrong though the daemon serves; a later word on the same cause replaces this one.
+    /// Notes a problem though the daemon serves; a later call for the same cause replaces this one.
     pub fn degraded(&self, cause: &'static str, why: impl Into<String>) {
         let why = why.into();
         self.change(|state| {
@@ -79,7 +79,7 @@ impl Health {
         });
     }
 
-    /// That cause is gone.
+    /// Notes that this cause is gone.
     pub fn restored(&self, cause: &'static str) {
         self.change(|state| {
             state.degraded.remove(cause);
@@ -140,7 +140,7 @@ async fn readyz(Extract(health): Extract<Health>) -> (StatusCode, String) {
     }
 }
 
-/// Why nothing is taken while the journal has failed.
+/// Reason why nothing is taken while the journal has failed.
 pub(crate) fn journal_failed(reason: &str) -> String {
     format!("the journal failed and recovers by itself: {reason}")
 }

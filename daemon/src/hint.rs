@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-/// How `clactl` is called from where the user stands: the program beside this one, or through cargo, or by name.
+/// Call of `clactl` from the user's folder: the program beside this one, or through cargo, or by name.
 fn clactl() -> String {
     let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join("clactl")));
     let shown = |path: &Path| {
         let here = std::env::current_dir().unwrap_or_default();
         match path.strip_prefix(&here) {
-            // Where a service manager starts it, nobody stands.
+            // Where a service manager starts it, there is no user's folder.
             _ if here == Path::new("/") => path.display().to_string(),
             // A bare name would be looked for elsewhere.
             Ok(short) if short.components().count() == 1 => format!("./{}", short.display()),

@@ -1,9 +1,9 @@
-//! Listening sockets that the service manager holds for us (`clad.socket`). Whoever connects while no daemon runs waits
-//! in them: a restart or a crash refuses nobody.
+//! Listening sockets that the service manager holds for us (`clad.socket`). A client that connects while no daemon runs
+//! waits in them: a restart or a crash refuses nobody.
 //!
-//! What must hold: a held socket is taken for the listener that the configuration gives the same address, whatever name
-//! or order it comes with; one that no listener has is refused, for nobody would ever accept on it and its clients would
-//! wait in silence; a held socket's file is never removed by us.
+//! Invariants: a held socket is taken for the listener that the configuration gives the same address, whatever name or
+//! order it comes with. One that no listener has is refused, for nobody would ever accept on it and its clients would
+//! wait in silence. This process never removes a held socket's file.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -20,13 +20,13 @@ enum Socket {
     Unix(UnixListener, PathBuf),
 }
 
-/// What the service manager handed over and nobody has taken yet.
+/// Sockets that the service manager handed over and no listener has taken yet.
 #[derive(Debug, Default)]
 pub struct InheritedSockets(Vec<Socket>);
 
 impl InheritedSockets {
-    /// Those of this process, but for descriptors with a name that `is_other` says is something else. To be asked once,
-    /// before there are threads: the variables that tell of them are removed.
+    /// Sockets of this process, but for descriptors with a name that `is_other` says is something else. To be called
+    /// once, before there are threads: it removes the variables that name them.
     ///
     /// # Errors
     /// Where something was handed over that is not a listening stream socket.

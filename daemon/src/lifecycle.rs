@@ -1,8 +1,8 @@
-//! What the daemon does while it runs: signals, gauges, its status line, the watchdog.
+//! Life of the running daemon: signals, gauges, its status line, the watchdog.
 //!
-//! What must hold: a reload is all or nothing, and one that was refused is told until another was taken; a slow disk is
-//! degraded, not dead; ready is only who takes appends: neither while the journal takes none, nor while what lies in rings
-//! has them all refused.
+//! Invariants: a reload is all or nothing, and a refused one is reported until another was taken; a slow disk is
+//! degraded, not dead. The daemon is ready only while it takes appends: neither while the journal takes none, nor while
+//! what lies in rings has them all refused.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::systemd::{Notifier, watchdog_interval};
 use crate::watchdog::Watchdog;
 use crate::{advice, events, setup};
 
-/// A disk that has not finished for so long is told as degraded.
+/// A disk that has not finished for so long is reported as degraded.
 const DEGRADED_AFTER: Duration = Duration::from_secs(5);
 const TICK_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -40,7 +40,7 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Catches them from now on; and the one that a limit on the size of files comes with, which would end the process, where
+    /// Catches them from now on; also the signal of a limit on the size of files. That one would end the process, and
     /// the write fails with EFBIG as well.
     pub(crate) fn catch() -> std::io::Result<Self> {
         let _ = signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw()))?;
@@ -53,7 +53,7 @@ impl Signals {
         })
     }
 
-    /// Waits until it is told to end.
+    /// Waits for a signal to end.
     pub(crate) async fn end(&mut self) {
         tokio::select! {
             _ = self.term.recv() => {}
@@ -62,7 +62,7 @@ impl Signals {
     }
 }
 
-/// What may change while the daemon runs.
+/// State that may change while the daemon runs.
 pub(crate) struct Running {
     pub(crate) journal: Arc<Journal>,
     pub(crate) health: Health,
@@ -76,14 +76,14 @@ pub(crate) struct Running {
     pub(crate) config: Config,
     pub(crate) origin: Origin,
     pub(crate) args: LoadArgs,
-    /// What was counted in the last seconds.
+    /// Counts of the last seconds.
     pub(crate) recent: Arc<Recent>,
     /// When the process began to run.
     pub(crate) started: Instant,
     pub(crate) outcomes: Outcomes,
     pub(crate) refusals: Refusals,
     pub(crate) statement: Statement,
-    /// As the journal last told it.
+    /// As the journal last reported it.
     pub(crate) status: Status,
 }
 
@@ -107,8 +107,8 @@ impl Running {
                     drop(self.journal.rotate());
                     tracing::info!("USR2: rotate");
                 }
-                // It asks the file system for its space: one that hangs is not to hold up this task, which the watchdog
-                // stands on.
+                // It asks the file system for its space: a hanging one must not hold up this task, on which the
+                // watchdog depends.
                 _ = tick.tick() => {
                     if asked.is_none() {
                         let (journal, dir) = (self.journal.clone(), self.config.journal.dir.clone());
@@ -168,7 +168,7 @@ impl Running {
                 None => self.health.not_ready("space", "the disk has no room for a further segment"),
             },
             Accepting::Closing => self.health.not_ready("stop", "clad is going down"),
-            // Said when it happened; a look that was under way then may have said otherwise since.
+            // Reported when it happened; a look that was under way then may have reported otherwise since.
             Accepting::Failed => {
                 let reason = s.failure.as_deref().unwrap_or("a write or sync failed");
                 self.health.not_ready("journal", journal_failed(reason));
@@ -189,7 +189,7 @@ impl Running {
         self.notifier.reloading();
         let outcome = match self.try_reload() {
             Ok(text) => {
-                // Before it is said: who reads it looks at the metric next.
+                // Before it is reported: a reader of the report looks at the metric next.
                 metrics::config_loaded(Some(setup::unix_time()));
                 self.health.restored("reload");
                 tracing::info!("HUP: reloaded: {text}");
@@ -251,11 +251,11 @@ impl Running {
     }
 }
 
-/// How the journal is.
+/// State of the journal.
 struct Looked {
     status: Status,
     losses: Losses,
-    /// Where it cannot open a segment, what to do about what is to be seen of its folder.
+    /// Advice from what can be seen of its folder, where it cannot open a segment.
     advice: String,
 }
 
@@ -266,7 +266,7 @@ fn looked(journal: &Journal, dir: &Path) -> Looked {
     Looked { status, losses: journal.losses(), advice }
 }
 
-/// What is asked for, or never where nothing is. `None`: the runtime is going down.
+/// Answer to the request, or never where there is none. `None`: the runtime is going down.
 async fn answer(asked: &mut Option<JoinHandle<Looked>>) -> Option<Looked> {
     match asked {
         Some(status) => status.await.ok(),

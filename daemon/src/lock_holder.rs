@@ -1,4 +1,4 @@
-//! Who has a log: the process that holds its lock.
+//! Holder of a log's lock: the process that has the log.
 
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
@@ -7,7 +7,7 @@ use std::path::Path;
 /// A process that has the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LockHolder {
-    /// Nothing in another namespace.
+    /// `None` for a process in another namespace.
     pub(crate) pid: Option<u32>,
 }
 
@@ -20,8 +20,8 @@ impl fmt::Display for LockHolder {
     }
 }
 
-/// Who has the log's lock, as the kernel lists it: taking the lock to find out could be in the way of a start. Nobody
-/// where that cannot be known.
+/// Process that has the log's lock, as the kernel lists it: taking the lock to find out could be in the way of a start.
+/// `None` where that cannot be known.
 pub(crate) fn lock_holder(dir: &Path) -> Option<LockHolder> {
     let lock = std::fs::metadata(dir.join("clad.lock")).ok()?;
     let locks = std::fs::read_to_string("/proc/locks").ok()?;

@@ -1,4 +1,4 @@
-//! Where the configuration in use came from, for who asks for the status. A reload that is taken changes it.
+//! Origin of the configuration in use, for status requests. A reload that is taken changes it.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -8,12 +8,12 @@ use crate::config::Loaded;
 #[derive(Clone, Debug)]
 pub(crate) struct Origin(Arc<RwLock<OriginSnapshot>>);
 
-/// As it is told.
+/// As it is reported.
 #[derive(Clone, Debug)]
 pub(crate) struct OriginSnapshot {
     /// Files that were read, the weakest first.
     pub(crate) files: Vec<String>,
-    /// What the environment and the command line set over them.
+    /// Overrides that the environment and the command line set over them.
     pub(crate) overrides: Vec<String>,
 }
 

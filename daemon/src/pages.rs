@@ -1,7 +1,8 @@
 //! The listener of the pages: `[metrics] listen`.
 //!
-//! What must hold: whoever asks is answered, whatever lies idle. At most [`PAGE_CONNECTIONS_MAX`] connections are open; with one more, the
-//! one that has been silent for longest is closed. So they never take descriptors that the journal needs.
+//! Invariant: every request is answered, whatever lies idle. At most [`PAGE_CONNECTIONS_MAX`] connections are open;
+//! with one more, the one that has been silent for longest is closed. So they never take descriptors that the journal
+//! needs.
 
 use std::collections::HashMap;
 use std::io;
@@ -18,7 +19,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 /// Connections at once: some scrapers, probes and people with a browser.
 pub(crate) const PAGE_CONNECTIONS_MAX: usize = 64;
-/// After an error of `accept` (no descriptors left).
+/// Pause after an error of `accept` (no descriptors left).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Accepts connections to the pages.
@@ -37,7 +38,7 @@ pub(crate) struct Page {
 #[derive(Default)]
 struct Open {
     last: u64,
-    /// When each last said something.
+    /// Time when each last sent something.
     known: HashMap<u64, (Arc<TcpStream>, Instant)>,
 }
 
@@ -124,7 +125,7 @@ impl AsyncWrite for Page {
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(())) // nothing is kept here
+        Poll::Ready(Ok(())) // nothing is buffered here
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -4,12 +4,12 @@
 //! refused. The service manager's own way for that, `Type=notify-reload`, came with systemd 253; a bare `kill -HUP`
 //! returns before anything has happened.
 //!
-//! A daemon that serves leaves a file in its runtime folder, with its process and how its last reload ended. What must
-//! hold:
+//! A daemon that serves leaves a file in its runtime folder, with its process and the outcome of its last reload.
+//! Invariants:
 //! - HUP ends most programs: it is sent to the very process that left the file (pid and start time, held by a pidfd
 //!   meanwhile), and to no other.
-//! - An outcome is told of a reload that was begun after the signal; the file is replaced whole; a daemon that ends
-//!   meanwhile is no success; nobody is waited for longer than [`RELOAD_TIMEOUT`].
+//! - The reported outcome is that of a reload that began after the signal. The file is replaced whole; a daemon that
+//!   ends meanwhile is no success; no wait is longer than [`RELOAD_TIMEOUT`].
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -24,22 +24,22 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use crate::exit::Exit;
 use crate::ingest::start_time;
 
-/// In the runtime folder: whose it is, the number of its reloads so far, how the last one ended, and its words.
+/// File in the runtime folder: its owner, the number of its reloads so far, the outcome of the last one, and its words.
 const FILE: &str = "reload";
 /// Longest that the daemon may take: a reload reads files and waits for no disk.
 pub(crate) const RELOAD_TIMEOUT: Duration = Duration::from_secs(60);
 const RELOAD_POLL_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 
-/// How a reload ended.
+/// Outcome of a reload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The new configuration is in force.
     Taken(String),
-    /// The old one goes on.
+    /// The old one stays in force.
     Refused(String),
 }
 
-/// A process for ever: a pid is given again, the two together are not.
+/// A process for ever: the kernel reuses a pid, but not the two together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Process {
     pid: u32,
@@ -52,12 +52,12 @@ impl Process {
     }
 }
 
-/// What stands in the file.
+/// Content of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Left {
     daemon: Process,
     count: u64,
-    /// Nothing before the first reload.
+    /// `None` before the first reload.
     last: Option<Outcome>,
 }
 
@@ -91,7 +91,7 @@ impl Left {
     }
 }
 
-/// Where the daemon leaves the outcomes; nowhere without a runtime folder.
+/// Place where the daemon leaves the outcomes; none without a runtime folder.
 #[derive(Debug)]
 pub(crate) struct Outcomes {
     path: Option<PathBuf>,
@@ -99,8 +99,8 @@ pub(crate) struct Outcomes {
 }
 
 impl Outcomes {
-    /// In this runtime folder (the first, where several are listed), which says from now on that this process takes HUP.
-    /// It has the lock of its log, so that no other daemon uses the folder.
+    /// Outcomes in this runtime folder (the first, where several are listed), which says from now on that this process
+    /// takes HUP. The process has the lock of its log, so that no other daemon uses the folder.
     pub(crate) fn of(runtime: Option<&OsStr>) -> Self {
         let daemon = Process::of(std::process::id());
         let outcomes = Self { path: file(runtime), left: daemon.map(|daemon| Left { daemon, count: 0, last: None }) };
@@ -117,7 +117,7 @@ impl Outcomes {
         self.write();
     }
 
-    /// That nobody can read it is no reason to fail: it is in the messages too.
+    /// A file that nobody can read is no reason to fail: the outcome is in the messages too.
     fn write(&self) {
         let (Some(path), Some(left)) = (&self.path, &self.left) else { return };
         let new = path.with_extension("new");
@@ -133,7 +133,7 @@ fn file(runtime: Option<&OsStr>) -> Option<PathBuf> {
     (!first.is_empty()).then(|| Path::new(OsStr::from_bytes(first)).join(FILE))
 }
 
-/// The command. The answer is what to print, and the exit code: 0 taken, 78 refused, 1 where nobody told.
+/// Runs the command. Returns what to print, and the exit code: 0 taken, 78 refused, 1 where no outcome was reported.
 #[must_use]
 pub fn reload(pid: u32, runtime: Option<&OsStr>) -> (String, Exit) {
     match ask(pid, runtime, RELOAD_TIMEOUT) {
@@ -180,7 +180,7 @@ fn ask(pid: u32, runtime: Option<&OsStr>, timeout: Duration) -> io::Result<Outco
     }
 }
 
-/// The process, held: as long as the handle is there nobody else is meant by it.
+/// Opens the process: as long as the handle is there no other process is meant by it.
 fn open(pid: u32) -> io::Result<(OwnedFd, Process)> {
     let gone = || io::Error::other("there is no such process");
     let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
@@ -193,7 +193,7 @@ fn open(pid: u32) -> io::Result<(OwnedFd, Process)> {
     Ok((handle, process))
 }
 
-/// Whether the process has ended; waits a moment for that.
+/// Returns true if the process has ended; waits a moment for that.
 fn ended(handle: &OwnedFd) -> io::Result<bool> {
     let mut polled = [PollFd::new(handle, PollFlags::IN)];
     match poll(&mut polled, Some(&RELOAD_POLL_INTERVAL)) {
@@ -219,12 +219,12 @@ mod tests {
 
     impl Other {
         fn start(runtime: Option<&Path>) -> Self {
-            // Whoever calls the tests may ignore HUP (nohup does), and hands that down.
+            // The caller of the tests may ignore HUP (nohup does), and the tests inherit that.
             let mut command = std::process::Command::new("env");
             command.args(["--default-signal=HUP", "sleep", "1000"]).env_remove("RUNTIME_DIRECTORY");
             command.envs(runtime.map(|folder| ("RUNTIME_DIRECTORY", folder)));
             let other = Self(command.spawn().unwrap());
-            // The kernel tells a program's environment a moment after its parent goes on.
+            // The kernel shows a program's environment a moment after its parent continues.
             while std::fs::read(format!("/proc/{}/environ", other.0.id())).unwrap().is_empty() {
                 std::thread::yield_now();
             }

@@ -1,8 +1,8 @@
 //! The life of the daemon, from its configuration to its exit code.
 //!
-//! What must hold: recovery is over and every socket listens before anybody is told READY; on the way down nothing new
-//! is taken, what was taken is answered and synced for at most `drain_timeout`, and only then is the end marked clean;
-//! 0 means exactly that. A start that fails once the log is open ends it, too, so that the next one finds a clean end.
+//! Invariants: recovery is over and every socket listens before READY is reported. On the way down nothing new is
+//! taken, and what was taken is answered and synced for at most `drain_timeout`. Only then is the end marked clean; 0
+//! means exactly that. A start that fails once the log is open ends it, too, so that the next one finds a clean end.
 
 mod drain;
 mod serve;
@@ -35,13 +35,13 @@ use crate::{advice, events, hint, ingest, metrics, setup};
 use drain::drain;
 use serve::Services;
 
-/// What a start that gets on asks for at a time; it asks again long before it is over.
+/// Time that a start in progress requests at once; it requests more long before that is over.
 const START_TIMEOUT_EXTENSION: Duration = Duration::from_secs(30);
 
-/// How long the ingest threads may take to be gone: as the runtime's, one may be at a disk that hangs.
+/// Time that the ingest threads may take to end: as the runtime's, one may be at a disk that hangs.
 const THREADS_JOIN_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Runs the daemon until it is told to stop. `args` are kept for the reload on HUP.
+/// Runs the daemon until a stop signal. `args` are stored for the reload on HUP.
 #[must_use]
 pub fn run(loaded: Loaded, args: LoadArgs) -> Exit {
     // First of all, while there are no threads.
@@ -172,7 +172,7 @@ async fn live(
     let _ = seen.set(served.rings.clone());
     services.health.ready();
     let status = services.journal.status();
-    // Before anybody is told READY: who is may ask for a reload.
+    // Before READY is reported: its receiver may ask for a reload.
     let outcomes = Outcomes::of(std::env::var_os("RUNTIME_DIRECTORY").as_deref());
     notifier.ready(&served.statement.line(&status, 0, &services.health.state()));
     if let Some(socket) = &services.config.ingest.unix.path
@@ -201,7 +201,7 @@ async fn live(
     };
     running.until_stopped(&mut signals).await;
     let exit = drain(&running, &stop, &mut served.sockets, &served.rings).await;
-    // Who was not done in time has timers of the runtime, which goes next.
+    // A connection that was not done in time has timers of the runtime, which goes next.
     reactor.end(THREADS_JOIN_TIMEOUT);
     exit
 }
@@ -232,7 +232,7 @@ async fn open_journal(
     let opened = loop {
         tokio::select! {
             opened = &mut opening => break opened,
-            // A recovery may be cut anywhere, and a disk may keep it for as long as it likes.
+            // A recovery may be cut anywhere, and a disk may delay it for any time.
             () = signals.end() => {
                 notifier.stopping("told to end while it starts");
                 tracing::error!("told to end before the log was open: nothing was taken, and the next start begins where this one was");

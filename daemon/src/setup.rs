@@ -13,7 +13,7 @@ use crate::config::{Config, Durability, IoEngine, SEGMENT_OVERHEAD_BYTES};
 use crate::ingest::{LEAVING_CONNECTIONS_MAX, ROOT_RESERVED_CONNECTIONS};
 use crate::pages;
 
-/// Appends that a producer may have unacknowledged, told in the handshake.
+/// Appends that a producer may have unacknowledged, announced in the handshake.
 pub(crate) const WINDOW: u32 = 256;
 
 /// The journal's settings.
@@ -35,7 +35,7 @@ pub(crate) fn journal(config: &Config) -> JournalConfig {
             IoEngine::Blocking => EngineWish::Blocking,
         },
         segment_bytes: j.segment_bytes,
-        // The door goes by [limits] max_append_bytes, which a reload changes; the journal by what a segment holds.
+        // The admission uses [limits] max_append_bytes, which a reload changes; the journal uses what a segment holds.
         max_append_bytes: largest_append(config),
         power_loss_protected: j.power_loss_protected,
         recycle: j.recycle,
@@ -53,7 +53,7 @@ pub(crate) fn batch_bytes(config: &Config) -> u32 {
     clamp(config.journal.group_commit.max_bytes.min(config.journal.segment_bytes / 2))
 }
 
-/// What no reload can raise `[limits] max_append_bytes` above.
+/// Largest append: no reload can raise `[limits] max_append_bytes` above it.
 fn largest_append(config: &Config) -> u32 {
     clamp(config.journal.segment_bytes.saturating_sub(SEGMENT_OVERHEAD_BYTES))
 }
@@ -88,10 +88,10 @@ pub(crate) fn engine(engine: Engine) -> IoEngine {
     }
 }
 
-/// What the policy's promise rests on beyond a flush that is honoured; empty where there is nothing.
+/// Basis of the policy's promise beyond a flush that is honoured; empty where there is none.
 ///
 /// # Errors
-/// Why the policy is not for this disk.
+/// The reason why the policy is not for this disk.
 pub(crate) fn grounds(config: &Config, substrate: &Substrate) -> Result<String, RangeRefusal> {
     match config.journal.durability {
         Durability::SyncFileRange => Ok(substrate.range_sync(config.journal.power_loss_protected)?.to_string()),
@@ -104,8 +104,8 @@ pub(crate) fn clamp(bytes: u64) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
-/// Makes the data folder where it is missing, mode 0750 whatever the umask; one that is there keeps its mode. Nothing above
-/// it is made: where that is missing a file system is not mounted, or a name is wrong.
+/// Makes the data folder where it is missing, mode 0750 whatever the umask; an existing one keeps its mode. Nothing
+/// above it is made: where that is missing a file system is not mounted, or a name is wrong.
 pub(crate) fn make_dir(dir: &Path) -> std::io::Result<()> {
     if dir.is_dir() {
         return Ok(());
@@ -119,13 +119,14 @@ pub(crate) fn unix_time() -> std::time::Duration {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
 }
 
-/// Descriptors that are the daemon's own beside its connections and rings: segments that are written, prepared and read,
-/// the folder, sockets, rings' doorbells, what the libraries open. It is about half of this on a busy day.
+/// Descriptors that are the daemon's own beside its connections and rings: segments that are written, prepared and
+/// read, the folder, sockets, rings' doorbells, what the libraries open. It is about half of this on a busy day.
 const OWN_FDS: usize = 192;
-/// Of each ring: itself, its board, its doorbell, its client.
+/// Descriptors of each ring: itself, its completion page, its doorbell, its client.
 const FDS_PER_RING: usize = 4;
 
-/// How many connections there may be: what the configuration says, as far as the limit of open files leaves the log its own.
+/// Number of connections that there may be: the configured one, as far as the limit of open files leaves the log its
+/// own.
 pub(crate) fn connections_max(config: &Config) -> usize {
     let (soft, _) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).unwrap_or((u64::MAX, 0));
     connections_max_of(soft, config.limits.max_connections as usize, config.ingest.shm.max_rings as usize)
@@ -138,11 +139,11 @@ fn connections_max_of(files: u64, wanted: usize, rings: usize) -> usize {
         + ROOT_RESERVED_CONNECTIONS
         + pages::PAGE_CONNECTIONS_MAX
         + FDS_PER_RING * rings;
-    // With next to no files, the log comes first, but somebody is to be heard.
+    // With next to no files, the log comes first, but one connection must be possible.
     wanted.min(files.saturating_sub(own).max(files / 8)).max(1)
 }
 
-/// Raises the soft limit of open files to the hard one; what it is then.
+/// Raises the soft limit of open files to the hard one; returns the limit then.
 pub(crate) fn raise_files() -> u64 {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return 0 };

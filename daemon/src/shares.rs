@@ -1,7 +1,8 @@
-//! Who has how much of what all share, and since when somebody was refused for it.
+//! Shares of each owner in what all share, and the time since a request was refused for it.
 //!
-//! What must hold: where somebody was refused because his share was used up, or nothing was left, the daemon is degraded for
-//! [`REFUSAL_REPORT_DURATION`] after the last time, and the status names the largest holders of each: an operator sees at once whose it is.
+//! Invariant: where a request was refused because its owner's share, or all, was used up, the daemon is degraded for
+//! [`REFUSAL_REPORT_DURATION`] after the last time. The status names the largest holders of each: an operator sees at
+//! once whose it is.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,9 +18,9 @@ use crate::rings::Rings;
 use clad_journal::Journal;
 use clad_journal::owner_bytes::{NETWORK, OTHERS};
 
-/// So long after the last refusal the daemon is degraded.
+/// Time after the last refusal for which the daemon is degraded.
 const REFUSAL_REPORT_DURATION: Duration = Duration::from_secs(60);
-/// The largest holders of each, in the status.
+/// Most owners of each that the status names, largest first.
 const REPORTED_OWNERS_MAX: usize = 5;
 
 /// Refusals as they were counted at the last look.
@@ -76,7 +77,7 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
-    /// As the status tells it.
+    /// As the status reports it.
     pub(crate) fn snapshot(&self, journal: &Journal) -> Vec<v1::Share> {
         let mut all = vec![
             share(Share::Connections.as_str(), self.connections.quota_usage()),
@@ -104,10 +105,10 @@ fn producers((by_owner, total): (Vec<(u64, usize)>, usize)) -> v1::Share {
     share(Share::Producers.as_str(), QuotaUsage { total, by_owner })
 }
 
-/// The same of the kept log, beside `max_bytes`, or where there is no such rule beside all that it has.
+/// The same of the stored log, beside `max_bytes`, or where there is no such rule beside all that it has.
 fn log_bytes(status: &clad_journal::Status, max_bytes: u64) -> v1::Share {
     let owner = |owner: u64| if owner & NETWORK != 0 { Owner::Network } else { Owner::Uid(owner as u32) };
-    // Those that found no place in the table are no one's.
+    // Owners that found no place in the table are not named.
     let named = status.owners.iter().filter(|(id, _)| *id != OTHERS);
     let by_owner = sorted(named.map(|&(id, bytes)| (owner(id), usize::try_from(bytes).unwrap_or(usize::MAX))));
     let total = if max_bytes > 0 { max_bytes } else { status.bytes };

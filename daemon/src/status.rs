@@ -1,7 +1,7 @@
 //! The line that `systemctl status` shows.
 //!
-//! What must hold: it says what is wrong before all else; on a log that rests it does not change, and the service manager
-//! hears nothing.
+//! Invariants: it says what is wrong before all else. On a log that rests it does not change, and the service manager
+//! gets no message.
 
 use std::time::{Duration, Instant};
 
@@ -10,15 +10,15 @@ use clad_journal::Status;
 
 use crate::health::State;
 
-/// Between two lines, while nothing is wrong.
+/// Time between two lines, while nothing is wrong.
 const STATUS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What the line is made from, and what it last was.
+/// Inputs of the line, and its last text.
 #[derive(Debug)]
 pub(crate) struct Statement {
     /// `group_commit to durable`
     promise: String,
-    /// What the start found.
+    /// Findings of the start.
     recovered: String,
     last: String,
     last_health: String,

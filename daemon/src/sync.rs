@@ -1,3 +1,3 @@
-//! What the parts that every thread shares are made of, where a model puts a scheduler's in its place (`models/`).
+//! Synchronization types of the parts that every thread shares; a model puts a scheduler's in their place (`models/`).
 
 pub(crate) use std::sync::{Mutex, MutexGuard};

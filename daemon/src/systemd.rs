@@ -1,8 +1,8 @@
-//! What the service manager is told, and what it asks for.
+//! Messages to the service manager, and its requests.
 //!
-//! What must hold: without `$NOTIFY_SOCKET` everything here does nothing; a service manager that does not
-//! read its socket cannot hold up the daemon for longer than [`NOTIFY_TIMEOUT`] a message; the environment is
-//! read once and never changed (changing it is not safe beside threads).
+//! Invariants: without `$NOTIFY_SOCKET` everything here does nothing. A service manager that does not read its socket
+//! cannot hold up the daemon for longer than [`NOTIFY_TIMEOUT`] a message. The environment is read once and never
+//! changed (changing it is not safe beside threads).
 
 use std::ffi::OsStr;
 use std::fmt::Write;
@@ -17,14 +17,14 @@ use sd_notify::NotifyState;
 /// Longest wait for room in the service manager's socket.
 const NOTIFY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The line to the service manager.
+/// The connection to the service manager.
 #[derive(Debug)]
 pub struct Notifier {
     socket: Option<UnixDatagram>,
 }
 
 impl Notifier {
-    /// The one that `$NOTIFY_SOCKET` names, if any.
+    /// The notifier that `$NOTIFY_SOCKET` names, if any.
     ///
     /// # Errors
     /// Where the variable names a socket that cannot be reached.
@@ -40,17 +40,17 @@ impl Notifier {
         name.map(connect).transpose().map(|socket| Self { socket })
     }
 
-    /// Recovery is over and the sockets listen.
+    /// Reports that recovery is over and the sockets listen.
     pub fn ready(&self, status: &str) {
         self.send(&[NotifyState::Ready, NotifyState::Status(&one_line(status))]);
     }
 
-    /// One line for `systemctl status`.
+    /// Reports one line for `systemctl status`.
     pub fn status(&self, status: &str) {
         self.send(&[NotifyState::Status(&one_line(status))]);
     }
 
-    /// A reload has begun; [`Self::ready`] ends it.
+    /// Reports that a reload has begun; [`Self::ready`] ends it.
     pub fn reloading(&self) {
         // Newer service managers match the two messages by this time.
         if let Ok(now) = NotifyState::monotonic_usec_now() {
@@ -58,18 +58,18 @@ impl Notifier {
         }
     }
 
-    /// The end has begun.
+    /// Reports that the end has begun.
     pub fn stopping(&self, status: &str) {
         self.send(&[NotifyState::Stopping, NotifyState::Status(&one_line(status))]);
     }
 
-    /// A long recovery or drain is getting on: be patient for this much longer.
+    /// Reports progress of a long recovery or drain: it extends the timeout by this much.
     pub fn extend_timeout(&self, time: Duration) {
         let usec = u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
         self.send(&[NotifyState::ExtendTimeoutUsec(usec)]);
     }
 
-    /// The daemon is alive.
+    /// Reports that the daemon is alive.
     pub fn watchdog(&self) {
         self.send(&[NotifyState::Watchdog]);
     }
@@ -87,7 +87,7 @@ impl Notifier {
     }
 }
 
-/// Whether it is systemd that started this process, and not something that systemd started.
+/// Returns true if systemd itself started this process, and not something that systemd started.
 pub(crate) fn runs_this_process() -> bool {
     std::env::var("SYSTEMD_EXEC_PID").is_ok_and(|pid| pid.parse() == Ok(std::process::id()))
 }
@@ -114,7 +114,7 @@ fn one_line(text: &str) -> String {
     text.replace(['\n', '\r'], " ")
 }
 
-/// How often the service manager wants to hear from this process: half of its patience, as it advises.
+/// Interval in which the service manager wants a message from this process: half of its timeout, as it advises.
 #[must_use]
 pub fn watchdog_interval() -> Option<Duration> {
     let variable = |name| std::env::var(name).ok();

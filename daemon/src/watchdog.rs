@@ -1,8 +1,9 @@
-//! Whether the daemon gets on, for the service manager's watchdog.
+//! Progress of the daemon, for the service manager's watchdog.
 //!
-//! What must hold: the service manager is told only while every worker of the runtime, every ingest thread, the drain of the
-//! rings and the journal's threads get on: one that is blocked for ever keeps its connections, and whoever waits behind it, waiting for ever. Threads that wait for
-//! the disk are not taken for hung, however long it takes; nor are ones that have nothing to do, or much.
+//! Invariants: the service manager is notified only while all runtime workers, all ingest threads, the drain of the
+//! rings and the journal's threads make progress. One that is blocked for ever makes its connections, and all waiters
+//! behind it, wait for ever. Threads that wait for the disk do not count as hung, however long it takes; nor do idle or
+//! busy ones.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +16,7 @@ use tokio::time::Interval;
 use crate::ingest::Reactor;
 use crate::rings::Rings;
 
-/// Decides whether the service manager is told that the daemon gets on.
+/// Decides if the service manager is notified of progress.
 pub(crate) struct Watchdog {
     interval: Interval,
     /// Raised by a task on the runtime's workers, which serve the clients; the one that asks runs beside them.
@@ -26,7 +27,7 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// One that is asked once in this period. Within a runtime.
+    /// Watchdog that is asked once in this period. Within a runtime.
     pub(crate) fn new(period: Duration, reactor: Reactor) -> Self {
         let turns = Arc::new(AtomicU64::new(1));
         let worker = turns.clone();
@@ -47,7 +48,7 @@ impl Watchdog {
         self.interval.tick().await;
     }
 
-    /// Whether all got on since it was asked before; what did not is told.
+    /// Returns true if all made progress since the last call; logs what did not.
     pub(crate) fn gets_on(&mut self, journal: &Journal, rings: &Rings) -> bool {
         let turns = self.turns.load(Ordering::Relaxed);
         if turns == self.seen {
@@ -76,14 +77,14 @@ impl Watchdog {
     }
 }
 
-/// What each ingest thread had done when it was looked at.
+/// Progress of each ingest thread at the last look.
 struct Ingest {
     reactor: Reactor,
     seen: Vec<u64>,
 }
 
 impl Ingest {
-    /// A thread that has been in one and the same task since the last look. One that is at the disk is in none.
+    /// A thread that has been in one and the same task since the last look. A thread that is at the disk is in none.
     fn blocked(&mut self) -> Option<usize> {
         let turns: Vec<u64> = self.reactor.turns().collect();
         let seen = std::mem::replace(&mut self.seen, turns);
@@ -91,7 +92,7 @@ impl Ingest {
     }
 }
 
-/// What each worker of a runtime had done when it was looked at.
+/// Progress of each worker of a runtime at the last look.
 struct Workers {
     metrics: RuntimeMetrics,
     seen: Vec<Option<Seen>>,
@@ -99,9 +100,9 @@ struct Workers {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Seen {
-    /// How often it went to sleep and woke up; odd while it sleeps.
+    /// Number of times that it went to sleep and woke up; odd while it sleeps.
     turns: u64,
-    /// Told whenever it looks around, which it does between tasks however many there are.
+    /// Updated whenever it looks around, which it does between tasks however many there are.
     busy: Duration,
 }
 

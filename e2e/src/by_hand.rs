@@ -1,6 +1,6 @@
 //! A client with a ring that speaks the protocol by hand.
 //!
-//! What must hold: every wait has a bound; what is not expected fails the test with what came instead.
+//! Invariants: every wait has a bound; what is not expected fails the test with what came instead.
 
 use std::io::{ErrorKind, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;

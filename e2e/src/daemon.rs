@@ -1,6 +1,6 @@
 //! A `clad` of our own.
 //!
-//! What must hold: it is ready when it says so; what it said stands in the message of a test that fails; it is dead when
+//! Invariants: it is ready when it says so; what it said stands in the message of a test that fails; it is dead when
 //! the test is over.
 
 use std::collections::HashMap;

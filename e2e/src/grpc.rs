@@ -1,6 +1,6 @@
 //! One call of `Ingest.Append` by hand.
 //!
-//! What must hold: every wait has a bound; what is not expected fails the test with what came instead.
+//! Invariants: every wait has a bound; what is not expected fails the test with what came instead.
 
 use clad_proto::grpc::opentelemetry::proto::{common::v1 as common, logs::v1 as logs};
 use clad_proto::grpc::{from_status, v1};

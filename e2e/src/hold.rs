@@ -1,6 +1,6 @@
 //! Threads of a program that are held: where they ask a device to flush, or wherever they are.
 //!
-//! What must hold: a held thread is stopped by the kernel (ptrace), inside of its call and before the device hears of it,
+//! Invariants: a held thread is stopped by the kernel (ptrace), inside of its call and before the device hears of it,
 //! which is what a device that does not answer looks like from within; no other thread is touched, nothing in the program
 //! knows of it, and what is held goes on when the holder says so or is dropped. The calls are the ones of threads: what a
 //! ring does is not seen here. A program's first thread is not to be held, because who waits for the program's end would

@@ -1,6 +1,6 @@
 //! End-to-end tests of clad with real processes (not shipped).
 //!
-//! What must hold: a test talks to the binaries that a user would run, over real sockets and on a real disk; every wait
+//! Invariants: a test talks to the binaries that a user would run, over real sockets and on a real disk; every wait
 //! has an event that ends it and a bound ([`TEST_TIMEOUT`]) that fails the test with what the daemon said; nothing leaves the
 //! loopback; nothing is left behind.
 //!

@@ -1,6 +1,6 @@
 //! The framed protocol by hand: one frame at a time, well or badly spoken.
 //!
-//! What must hold: every read has a bound; what is not expected fails the test with what came instead.
+//! Invariants: every read has a bound; what is not expected fails the test with what came instead.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;

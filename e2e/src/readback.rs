@@ -1,6 +1,6 @@
 //! Everything that a log holds: asked of the daemon through the SDK, and read from the files.
 //!
-//! What must hold: offsets are dense from the first on; both ways give the same records.
+//! Invariants: offsets are dense from the first on; both ways give the same records.
 
 use std::path::Path;
 

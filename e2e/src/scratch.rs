@@ -1,6 +1,6 @@
 //! Folders that are gone when their test is over.
 //!
-//! What must hold: data lies on the disk that the build lies on, as `/tmp` may be in memory, where nothing is durable;
+//! Invariants: data lies on the disk that the build lies on, as `/tmp` may be in memory, where nothing is durable;
 //! sockets lie in `/tmp`, as their paths are short by nature and that of a checkout need not be.
 
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! How a daemon of a test is set up.
 //!
-//! What must hold: it reads nothing of the host's configuration; its listeners are on the loopback, on ports that it
+//! Invariants: it reads nothing of the host's configuration; its listeners are on the loopback, on ports that it
 //! finds itself, or, where it is to be killed and started again, on fixed ones below those that the kernel gives to
 //! clients: else a client that knocks on a dead daemon's port may be given that very port and talk to itself.
 

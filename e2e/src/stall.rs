@@ -1,6 +1,6 @@
 //! A wait that takes long says so while it lasts: for what, and what the processes do meanwhile.
 //!
-//! What must hold: it is heard though the test has not failed (a test that is killed from outside never says what it has
+//! Invariants: it is heard though the test has not failed (a test that is killed from outside never says what it has
 //! captured), once for each wait; it changes nothing of how long is waited.
 
 use std::fmt::Write as _;

@@ -1,6 +1,6 @@
 //! Programs that run beside the test: `clactl`, `clad`, any other.
 //!
-//! What must hold: both streams are read all the time, so that no program waits for us; whoever waits is woken by what
+//! Invariants: both streams are read all the time, so that no program waits for us; whoever waits is woken by what
 //! the program writes or by its end; a program that outlives its test is killed.
 
 use std::io::{Read, Write};

@@ -1,6 +1,6 @@
 //! A whole log, damaged in every way that files can be, and then started.
 //!
-//! What must hold: a start ends, with a log or with an error that a program can tell apart; it never panics. What is
+//! Invariants: a start ends, with a log or with an error that a program can tell apart; it never panics. What is
 //! read after it is what was stored at that offset, byte for byte; what is not read any more is told: by a gap of the
 //! reader, by the report of the start, or by its refusal. A second start comes to the same records.
 //!

@@ -1,13 +1,13 @@
-//! The active segment: where the next batch goes, and what its footer will say.
+//! The active segment: the place of the next batch, and the content of its footer.
 //!
-//! What must hold:
+//! Invariants:
 //! - Every write covers whole blocks. Writes in flight never share one: a batch that follows one still in flight
 //!   starts in a fresh block, and every write fills its last block with zeroes.
 //! - With nothing in flight the next batch continues in the last block: the write repeats the acknowledged bytes of
 //!   that block unchanged. That assumes a device that does not lose bytes which are overwritten with themselves.
 //! - Until such a write is done, the batches that lie in that block are held in memory ([`Placed::shares`]): when it
 //!   fails they may be gone from the disk and are written again elsewhere.
-//! - The chain runs over data batches only; a vouch is written over by the next batch, tombstones stay.
+//! - The chain runs over data batches only; the next batch overwrites a commit marker, tombstones stay.
 
 use std::sync::Arc;
 
@@ -39,12 +39,12 @@ pub(crate) struct Active {
     pub(crate) first_offset: u64,
     pub(crate) end_offset: u64,
     pub(crate) before: Option<Before>,
-    /// When the first batch was submitted.
+    /// Time at which the first batch was submitted.
     pub(crate) first_append_boot_ns: Option<u64>,
-    /// The watermarks that the newest header in the file vouches for.
+    /// The watermarks that the newest header in the file stores.
     pub(crate) stored_watermarks: (u64, u64),
     last_checksum: u32,
-    /// What lies in the block that the next batch may continue in.
+    /// Data in the block that the next batch may continue in.
     tail: Shares,
     index: Vec<IndexEntry>,
     min_time_ns: i64,
@@ -91,9 +91,9 @@ impl Shares {
         self.batches().next()
     }
 
-    /// Takes one in, and lets go of those that end before a place.
+    /// Adds one, and releases those that end before a place.
     fn extend(&mut self, share: Share, block_start: u64) {
-        // Anew each time: the write that repeats what was there has it.
+        // Rebuilt each time: the write that repeats the old data has it.
         let stay = |share: &&Share| share.end() > block_start;
         let mut all = Vec::with_capacity(self.all().iter().filter(stay).count() + 1);
         all.extend(self.all().iter().filter(stay).cloned());
@@ -118,7 +118,7 @@ impl Shares {
 
 /// One write, ready to be made.
 pub(crate) struct Placed {
-    /// Where it goes, a multiple of the block.
+    /// Position in the file, a multiple of the block.
     pub(crate) pos: u64,
     /// Bytes of the first block that were there before.
     repeated: usize,
@@ -130,7 +130,7 @@ pub(crate) struct Placed {
 }
 
 impl Placed {
-    /// Records that it carries; 0 for a vouch.
+    /// Records that it carries; 0 for a commit marker.
     pub(crate) fn records(&self) -> u32 {
         self.batch.as_ref().map_or(0, |b| b.count)
     }
@@ -184,7 +184,7 @@ impl Active {
         }
     }
 
-    /// For [`Fault::CutInPlace`]: a segment that was used, behind what its footer would say.
+    /// For [`Fault::CutInPlace`]: a segment that was used, behind the end that its footer would name.
     pub(crate) fn behind(header: SegmentHeader, said: &Footer) -> Self {
         let mut active = Self::new(header, Vec::new(), said.first_offset, said.before);
         active.pos = said.data_end.next_multiple_of(active.block());
@@ -198,7 +198,7 @@ impl Active {
         u64::from(self.header.block_size)
     }
 
-    /// Whether it holds a batch.
+    /// True if it holds a batch.
     pub(crate) fn is_empty(&self) -> bool {
         self.first_append_boot_ns.is_none()
     }
@@ -212,18 +212,19 @@ impl Active {
         if fresh { self.pos.next_multiple_of(self.block()) } else { self.pos }
     }
 
-    /// Whether so many bytes of batches (each in a fresh block, at worst) and a footer still fit.
+    /// True if so many bytes of batches (each in a fresh block, at worst) and a footer still fit.
     pub(crate) fn has_room(&self, stored: u64, batches: u64, footer: u64) -> bool {
         let worst = self.pos.next_multiple_of(self.block()) + stored + batches * self.block();
         worst.next_multiple_of(self.block()) + footer <= self.header.capacity
     }
 
-    /// Whether one batch and a footer fit.
+    /// True if one batch and a footer fit.
     pub(crate) fn fits(&self, stored: u64, fresh: bool, footer: u64) -> bool {
         (self.start(fresh) + stored).next_multiple_of(self.block()) + footer <= self.header.capacity
     }
 
-    /// Gives a batch its place: of records, or without records of tombstones. `fresh`: a write is in flight, so that it may not share a block.
+    /// Gives a batch its place: of records, or without records of tombstones. `fresh`: a write is in flight, so that it
+    /// may not share a block.
     pub(crate) fn place(&mut self, batch: &Arc<Batch>, fresh: bool, watermarks: &Watermarks, now: Moment) -> Placed {
         let start = self.start(fresh);
         let is_data = batch.count > 0;
@@ -257,7 +258,8 @@ impl Active {
         placed
     }
 
-    /// An empty batch that vouches for the watermarks; the next batch is written over it. Only with nothing in flight.
+    /// Places an empty batch with the watermarks (a commit marker); the next batch overwrites it. Only with nothing in
+    /// flight.
     pub(crate) fn place_commit_marker(&mut self, watermarks: &Watermarks, now: Moment, faults: Faults) -> Placed {
         let header = BatchHeader {
             kind: batch::KIND_COMMIT_MARKER,
@@ -311,7 +313,7 @@ impl Active {
         self.end_offset = batch.end_offset();
     }
 
-    /// Remembers what lies in the block that the next batch may continue in.
+    /// Remembers the data in the block that the next batch may continue in.
     fn keep_tail(&mut self, share: Share) {
         self.pos = align(share.end());
         let block_start = self.pos - self.pos % self.block();
@@ -324,12 +326,12 @@ impl Active {
         self.tail.batches()
     }
 
-    /// Where a footer goes: the first block that holds no batch.
+    /// Position of a footer: the first block that holds no batch.
     pub(crate) fn footer_pos(&self) -> u64 {
         self.pos.next_multiple_of(self.block())
     }
 
-    /// What the footer says, but for the producers.
+    /// Content of the footer, without the producers.
     pub(crate) fn footer(&self) -> Footer {
         Footer {
             segment: self.number,

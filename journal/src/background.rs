@@ -1,10 +1,10 @@
-//! The thread that makes ready and clears away: the next segment, space, retention.
+//! The background thread: it prepares the next segment, checks the space, and applies retention.
 //!
-//! What must hold: zeroes are written at the pace of the log (twice as fast as the active segment fills, and never
-//! slower than [`ZEROING_PAUSE`]), so that preparing neither starves appends nor comes too late; retention removes whole
-//! sealed segments, oldest first, never the newest, only after `clad.meta` has durably passed them, and each by the rules
-//! as they are then: once they were withdrawn, no further one goes. For room, no more go than make it ([`PendingReclaim`]). By age,
-//! none goes while the wall clock is not to be believed ([`ClockTrust`]).
+//! Invariant: zeroes are written at the pace of the log (twice as fast as the active segment fills, and never slower
+//! than [`ZEROING_PAUSE`]). So preparing neither starves appends nor comes too late. Retention removes whole sealed
+//! segments, oldest first, never the newest, only after `clad.meta` has durably passed them. Each removal follows the
+//! current rules: after their withdrawal no further segment is removed. For room, no more are removed than needed
+//! ([`PendingReclaim`]). By age, none is removed while the wall clock is not trusted ([`ClockTrust`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,10 +29,10 @@ const ZEROING_PAUSE: Duration = Duration::from_millis(4);
 pub(crate) fn run(shared: &Arc<Shared>) {
     let mut retention = RetentionState::default();
     while !shared.wait_background(BACKGROUND_INTERVAL) {
-        // First, because what it removes may become the segment that is wanted.
+        // First, because a segment that it removes may become the wanted one.
         retention.apply(shared);
         look_for_space(shared);
-        // Known from now on, so that who asks how far back the log reaches need not wait for the disk.
+        // Known from now on, so that a query for the oldest record need not wait for the disk.
         if let Some(oldest) = shared.catalog().first() {
             let _ = oldest.summary(shared.storage().as_ref());
         }
@@ -46,12 +46,12 @@ pub(crate) fn look_for_space(shared: &Arc<Shared>) {
     }
 }
 
-/// Tells the committer for how many segments there is room.
+/// Reports to the committer the number of segments that have room.
 fn look(shared: &Arc<Shared>) -> u64 {
-    // Nobody makes a segment between the look and the word about it.
+    // No thread creates a segment between the check and its report.
     let _making = shared.env().making();
     let (free_segments, inodes) = prepare::room(shared.env()).unwrap_or_default();
-    // Nothing is tried then, and nobody else would say what is missing.
+    // Nothing is tried then, and no other report names the missing resource.
     if let Some((number, _)) = shared.with(|c| c.wants_prepared()).filter(|_| inodes) {
         not_made(shared, prepare::no_inode(number));
     }
@@ -117,11 +117,11 @@ fn hand_over(shared: &Arc<Shared>, prepared: Prepared) {
     }
 }
 
-/// What retention remembers between two looks.
+/// State of retention between two checks.
 #[derive(Default)]
 pub(crate) struct RetentionState {
     clock: ClockTrust,
-    /// What was reported last of why retention by age rests.
+    /// Last reported reason why retention by age rests.
     rests: Option<Doubt>,
     pending_reclaim: PendingReclaim,
     /// Segments below it were found sealed by the start, and counted for the quota of owners.
@@ -141,14 +141,14 @@ impl RetentionState {
         let (mut total, keep_from) = (all.iter().map(|s| s.bytes).sum::<u64>(), all.len().saturating_sub(1));
         for (sealed, following) in all[..keep_from].iter().zip(&all[1.min(all.len())..]) {
             let r = shared.retention();
-            // The next start goes on with it: an end does not wait for all that there may be.
+            // The next start continues it: a close does not wait for all removals.
             if total.saturating_sub(sealed.bytes) < r.keep_bytes || shared.is_closing() {
                 return;
             }
             let short = r.min_free > 0 && self.is_short(shared, r.min_free);
             let age_rests = !self.clock.allows(shared.env().clock.boot_ns());
             let Some(rule) = rule(shared, &r, (sealed, following), (total, short), age_rests) else { return };
-            // What it held of whom, while it is there to say so.
+            // Bytes per owner, while the footer can still be read.
             let owners = self.has_counted(shared, sealed.number).then(|| owners_of(shared, sealed));
             let gone = remove(shared, sealed, following, rule);
             if gone.is_some() {
@@ -163,7 +163,7 @@ impl RetentionState {
             }
             match gone {
                 None => return,
-                // Of one that is left, too: that its space does not come back is no reason to give up the next.
+                // Also for a file left behind: if its space does not return, the next one must still be removed.
                 Some(Gone::Unlinked | Gone::Left) => {
                     self.pending_reclaim.removed(sealed.bytes, shared.env().clock.boot_ns())
                 }
@@ -173,7 +173,7 @@ impl RetentionState {
         }
     }
 
-    /// Counts what the start found sealed, a few footers at a look, once there is a quota.
+    /// Counts the segments that the start found sealed, a few footers per check, once there is a quota.
     fn count_owners(&mut self, shared: &Arc<Shared>) {
         if shared.retention().per_owner_bytes == 0 || self.counted >= shared.first_own {
             return;
@@ -195,15 +195,15 @@ impl RetentionState {
         number < self.counted || number >= shared.first_own
     }
 
-    /// Whether less is free than there must be, with what is on its way.
+    /// True if less than the minimum is free, counting the space on its way.
     fn is_short(&mut self, shared: &Arc<Shared>, min_free: u64) -> bool {
         let Ok(space) = shared.storage().space() else { return false };
         let (env, taken) = (shared.env(), shared.env().taken.load(Ordering::Relaxed));
         space.free.saturating_add(self.pending_reclaim.look(space.free, taken, env.clock.boot_ns())) < min_free
     }
 
-    /// Looks also while no rule is set: one that is set later finds what was seen before. Whether retention by age rests is
-    /// reported where it has a rule.
+    /// Looks also while no rule is set: one that is set later finds what was seen before. Whether retention by age
+    /// rests is reported where it has a rule.
     fn look_at_the_clock(&mut self, shared: &Arc<Shared>) {
         let env = shared.env();
         let doubt = self.clock.look(env.clock.as_ref()).filter(|_| !shared.retention().max_age.is_zero());
@@ -237,19 +237,19 @@ fn rule(
     let summary = sealed.summary(storage.as_ref()).ok()?;
     // An empty segment has no append time of its own; it goes with what lies before it.
     let empty = summary.is_some_and(|s| s.first_offset == s.end_offset);
-    // One that is damaged beyond reading is older than what follows it.
+    // A segment damaged beyond reading is older than the next one.
     let newest = summary.or_else(|| following.summary(storage.as_ref()).ok()?).map(|s| s.max_append_ns);
     let old = newest.is_some_and(|newest| shared.env().clock.real_ns().saturating_sub(newest) > age);
     ((old && !age_rests) || empty).then_some(Rule::MaxAge)
 }
 
-/// What a segment holds of whom; nothing where its footer does not say it.
+/// Bytes of a segment by owner; nothing if its footer does not contain them.
 fn owners_of(shared: &Arc<Shared>, sealed: &Sealed) -> Vec<(u64, u64)> {
     let proof = sealed.proof(shared.storage().as_ref());
     proof.ok().flatten().map_or_else(Vec::new, |proof| proof.footer.owners)
 }
 
-/// What became of a removed segment's file.
+/// Result for a removed segment's file.
 enum Gone {
     Unlinked,
     UsedAgain,
@@ -275,7 +275,7 @@ fn remove(shared: &Arc<Shared>, sealed: &Sealed, following: &Sealed, rule: Rule)
         shared.env().emit(Event::SegmentFailed { reason: format!("pass segment {}: {e}", sealed.number) });
         return None;
     }
-    // Out of the list before it is out of the folder: who looks it up from now on is told the gap.
+    // Removed from the list before the folder: a later lookup then returns the gap.
     shared.catalog().remove(sealed.number);
     shared.env().emit(Event::Removed { segment: sealed.number, first_offset, end_offset, rule });
     let suspect = summary.is_none_or(|s| s.damaged) && !shared.env().config.faults.has(Fault::DamagedUsedAgain);
@@ -285,7 +285,7 @@ fn remove(shared: &Arc<Shared>, sealed: &Sealed, following: &Sealed, rule: Rule)
 
 fn discard(shared: &Arc<Shared>, number: u64) -> Gone {
     match shared.storage().remove(&segment_name(number)) {
-        // The next start removes what `clad.meta` has passed.
+        // The next start removes the segments that `clad.meta` has passed.
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
             shared.env().emit(Event::SegmentFailed { reason: format!("remove segment {number}: {e}") });
             Gone::Left
@@ -294,7 +294,7 @@ fn discard(shared: &Arc<Shared>, number: u64) -> Gone {
     }
 }
 
-/// Makes the next segment of one that `clad.meta` has passed, if one is wanted; whether that worked out.
+/// Makes the next segment of one that `clad.meta` has passed, if one is wanted; returns true on success.
 fn use_again(shared: &Arc<Shared>, sealed: &Sealed) -> bool {
     let env = shared.env();
     if !prepare::reuse_pays(env, sealed.bytes) {

@@ -1,7 +1,7 @@
-//! What was accepted and not yet given to the disk.
+//! Open batches: accepted appends that were not yet submitted to the disk.
 //!
-//! What must hold: an append lies whole in one batch; batches leave in offset order; the permits of an append (the
-//! bytes that admission counted for it) stay with its batch until the journal lets go of its memory. Appends that come
+//! Invariant: an append lies whole in one batch; batches leave in offset order. The permits of an append (the bytes
+//! that admission counted for it) stay with its batch until the journal releases its memory. Appends that come
 //! together bring one permit for all of them ([`BurstPermits`]): it is split where a batch ends, not for each append.
 
 use std::collections::VecDeque;
@@ -24,15 +24,15 @@ pub struct Batch {
     pub first_offset: u64,
     /// Records.
     pub count: u32,
-    /// When its first append was taken, real time.
+    /// Real time at which its first append was taken.
     pub append_real_ns: i64,
     /// Least record time.
     pub min_time_ns: i64,
     /// Greatest record time.
     pub max_time_ns: i64,
-    /// Counted while it gathered.
+    /// Counted while the batch was open.
     pub(crate) payload_bytes: Option<u64>,
-    /// Bytes that it stores for which owner, counted while it gathered: one entry for appends of one owner in a row.
+    /// Stored bytes by owner, counted while the batch was open: one entry for appends of one owner in a row.
     pub(crate) owners: Vec<(u64, u64)>,
     /// The chunks.
     pub body: Body,
@@ -44,8 +44,8 @@ impl Batch {
         self.first_offset + u64::from(self.count)
     }
 
-    /// Bytes of its payloads, without what the journal puts around them. Of a batch that was read they are counted now: who
-    /// only reads it through does not pay for that.
+    /// Bytes of its payloads, without the journal's own data around them. For a batch that was read they are counted
+    /// now: a reader that only passes over it does not pay for that.
     pub fn payload_bytes(&self) -> u64 {
         self.payload_bytes.unwrap_or_else(|| chunks(&self.body).flatten().map(|chunk| chunk.payload.len() as u64).sum())
     }
@@ -85,7 +85,7 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// Whether an append at this offset would go on with this row.
+    /// True if an append at this offset would continue this row.
     pub(crate) fn follows(&self, next: &ChunkHeader, first_offset: u64) -> bool {
         let h = &self.header;
         h.first_sequence.checked_add(h.count.into()) == Some(next.first_sequence)
@@ -100,8 +100,8 @@ impl Row {
     }
 }
 
-/// The permit that appends brought along together. What is owed is theirs who were taken; the rest goes back when this
-/// is dropped.
+/// The permit that appends brought along together. The pending part belongs to the accepted appends; the rest is
+/// released when this is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct BurstPermits {
     permit: Option<Permit>,
@@ -122,7 +122,7 @@ impl BurstPermits {
     }
 }
 
-/// A batch that waits, with what only matters until it is stored.
+/// A batch that waits, with state that only matters until it is stored.
 #[derive(Debug)]
 pub(crate) struct PendingBatch {
     pub(crate) batch: Arc<Batch>,
@@ -181,7 +181,7 @@ pub(crate) struct PendingAppend<'a> {
     pub(crate) min_time_ns: i64,
     pub(crate) max_time_ns: i64,
     pub(crate) wants_written: bool,
-    /// Its part of the purse.
+    /// Its part of the burst's permits.
     pub(crate) share: usize,
 }
 
@@ -210,7 +210,7 @@ impl BatchBuilder {
         self.closed.len() + usize::from(self.open.is_some())
     }
 
-    /// The next batch's size, since when it waits, and whether somebody waits for `written`.
+    /// The next batch's size, its start of waiting, and true if a caller waits for `written`.
     pub(crate) fn front(&self) -> Option<(usize, u64, bool)> {
         match (self.closed.front(), &self.open) {
             (Some(b), _) => Some((b.batch.body.len(), b.since_boot_ns, b.wants_written)),
@@ -219,8 +219,8 @@ impl BatchBuilder {
         }
     }
 
-    /// Takes an append in, at the offset it was given. Returns the bytes that it takes in the file: the header of its batch,
-    /// too, where it is the first. [`Self::settle`] follows after the last one of a purse.
+    /// Adds an append at its offset. Returns the bytes that it takes in the file, with the header of its batch where
+    /// it is the first. [`Self::settle`] follows after the last append of a burst.
     pub(crate) fn push(
         &mut self,
         e: PendingAppend<'_>,
@@ -265,7 +265,7 @@ impl BatchBuilder {
         stored
     }
 
-    /// Leaves with the open batch what its appends owe.
+    /// Moves the pending permits of its appends to the open batch.
     pub(crate) fn settle(&mut self, permits: &mut BurstPermits) {
         if permits.claimed > 0
             && let Some(open) = &mut self.open
@@ -274,20 +274,20 @@ impl BatchBuilder {
         }
     }
 
-    /// Lets go of a batch; its memory is used again where nobody else has it.
+    /// Releases a batch; its memory is reused if there is no other reference.
     pub(crate) fn recycle(&mut self, batch: Arc<Batch>) {
         if let Some(body) = Arc::into_inner(batch).and_then(|batch| batch.body.into_own()) {
             self.pool.give(body);
         }
     }
 
-    /// How often the allocator was asked for a batch's memory.
+    /// Number of requests to the allocator for a batch's memory.
     #[cfg(test)]
     pub(crate) fn allocations(&self) -> usize {
         self.pool.allocations()
     }
 
-    /// Nobody appends anything: no more memory is kept than small batches take.
+    /// Handles an idle log: retains only as much memory as small batches take.
     pub(crate) fn idle(&mut self) {
         self.pool.idle();
     }

@@ -1,8 +1,9 @@
 //! The bytes of a batch's chunks: in memory of their own, or where they were read.
 //!
-//! What must hold: the bytes do not change while anybody holds them. A batch that was read is not copied out of the piece of
-//! the file that it was read in: the piece is shared, and is read into again only when nobody holds any part of it
-//! ([`Window`](crate::window::Window)). So a batch that is kept keeps its whole piece; who keeps many has read as much.
+//! Invariant: the bytes do not change while any reference exists. A batch that was read is not copied out of its piece
+//! of the file. The piece is shared, and is read into again only when no part of it is referenced
+//! ([`Window`](crate::window::Window)). So a stored batch holds its whole piece; a caller that stores many has read as
+//! much.
 
 use std::fmt;
 use std::ops::{Deref, Range};

@@ -1,15 +1,15 @@
-//! Memory of batches that are gone, for those to come: to ask the allocator for as much each time costs more than to fill it,
-//! because each page of it comes from the kernel, by a fault.
+//! Memory of batches that are gone, for those to come: to ask the allocator for as much each time costs more than to
+//! fill it, because each page of it comes from the kernel, by a fault.
 //!
-//! What must hold: what is kept is bounded ([`POOLED_BUFFERS_MAX`], [`POOLED_BYTES_MAX`]), and nothing large is kept by a log that is idle; no batch is
-//! given more than twice what is asked for, because whoever
-//! keeps batches counts their bytes, and what was touched once is not free.
+//! Invariant: the pooled memory is bounded ([`POOLED_BUFFERS_MAX`], [`POOLED_BYTES_MAX`]), and an idle log holds
+//! nothing large. No batch gets more than twice the requested size, because holders of batches count their bytes, and
+//! memory once touched is not free.
 
-/// So many pieces are kept at most.
+/// Most pieces in the pool.
 pub(crate) const POOLED_BUFFERS_MAX: usize = 16;
 /// And so many bytes: what a fast device is behind with while it syncs. All of it goes back at once when it is done.
 pub(crate) const POOLED_BYTES_MAX: usize = 8 << 20;
-/// Pieces of this size are kept by an idle log as well.
+/// An idle log retains pieces of this size as well.
 const IDLE_BUFFER_BYTES_MAX: usize = 64 << 10;
 
 /// Empty pieces of memory, the oldest first.
@@ -17,7 +17,7 @@ const IDLE_BUFFER_BYTES_MAX: usize = 64 << 10;
 pub(crate) struct BufferPool {
     buffers: Vec<Vec<u8>>,
     bytes: usize,
-    /// How often the allocator was asked.
+    /// Number of requests to the allocator.
     #[cfg(test)]
     allocations: usize,
 }
@@ -46,8 +46,8 @@ impl BufferPool {
         self.allocations
     }
 
-    /// Makes room for so many more bytes in a piece that turned out too small: twice as much, and as batches grow no further than
-    /// to `most`, no more than that where it is enough.
+    /// Makes room for so many more bytes in a piece that turned out too small: twice as much, and as batches grow no
+    /// further than to `most`, no more than that where it is enough.
     pub(crate) fn grow(&mut self, buffer: &mut Vec<u8>, more: usize, most: usize) {
         let (len, capacity) = (buffer.len(), buffer.capacity());
         if capacity - len >= more {
@@ -58,7 +58,7 @@ impl BufferPool {
         self.give(std::mem::replace(buffer, larger));
     }
 
-    /// Keeps it, instead of the oldest where there are enough.
+    /// Returns a buffer to the pool, instead of the oldest where there are enough.
     pub(crate) fn give(&mut self, mut buffer: Vec<u8>) {
         if buffer.capacity() == 0 || buffer.capacity() > POOLED_BYTES_MAX {
             return;
@@ -71,7 +71,7 @@ impl BufferPool {
         self.buffers.push(buffer);
     }
 
-    /// Nobody has appended anything for a while.
+    /// Handles an idle log: no append came for a while.
     pub(crate) fn idle(&mut self) {
         self.buffers.retain(|buffer| buffer.capacity() <= IDLE_BUFFER_BYTES_MAX);
         self.bytes = self.buffers.iter().map(Vec::capacity).sum();

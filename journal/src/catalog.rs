@@ -1,7 +1,8 @@
 //! The sealed segments, as readers and retention see them.
 //!
-//! What must hold: the list is ordered by number and holds what is in the folder; a footer is read when it is first
-//! needed, once, and only its summary is kept: memory must not grow with the log. A reader that was handed an entry can go on after retention has unlinked the file it has open.
+//! Invariant: the list is ordered by number and holds the segments in the folder. A footer is read when it is first
+//! needed, once, and only its summary is stored: memory must not grow with the log. A reader with an entry can
+//! continue after retention has unlinked its open file.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -28,7 +29,7 @@ pub struct Proof {
     pub head_checksum: u32,
 }
 
-/// What is remembered of a sealed segment. Small and of one size: there may be very many of them.
+/// Summary of a sealed segment. Small and of one size: there may be very many of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// Offset of its first record.
@@ -58,12 +59,12 @@ impl From<&Footer> for Summary {
     }
 }
 
-/// What `clad.meta` says that bounds what a segment without its footer holds.
+/// Limits from `clad.meta` for the content of a segment without its footer.
 #[derive(Debug)]
 pub(crate) struct Past {
-    /// Where epochs began.
+    /// Starts of epochs.
     epochs: Vec<EpochStart>,
-    /// What was told to be lost.
+    /// Offsets that were reported lost.
     lost: Vec<Damage>,
 }
 
@@ -84,7 +85,7 @@ pub struct Sealed {
     log_id: [u8; 16],
     /// As the start left it; all that it has found share it. None where the footer is known.
     past: Option<Arc<Past>>,
-    /// What that footer gives up.
+    /// Offsets that the footer names as lost.
     damage: Vec<Damage>,
     summary: OnceLock<Option<Summary>>,
 }
@@ -101,31 +102,31 @@ impl Sealed {
         Self { number, bytes, log_id, past: None, damage, summary }
     }
 
-    /// What is remembered of it, read once; `None` when its footer cannot be believed and a scan finds nothing (damage).
+    /// Its summary, read once; `None` when its footer is not valid and a scan finds nothing (damage).
     ///
     /// # Errors
-    /// What the kernel says; it is tried again at the next call.
+    /// Error of the kernel; the next call tries again.
     pub fn summary(&self, storage: &dyn Storage) -> io::Result<Option<Summary>> {
         if let Some(known) = self.summary.get() {
             return Ok(*known);
         }
         let read = match self.proof(storage) {
-            // As one that is damaged, for this time: it must not keep anybody from the segments around it.
+            // Handled as damaged, for this time: it must not block access to the segments around it.
             Err(e) if is_bad_place(&e) => return Ok(None),
             read => read?.map(|p| Summary::from(&p.footer)),
         };
         Ok(*self.summary.get_or_init(|| read))
     }
 
-    /// What is remembered of it, if it was read already: for who must not wait for the disk.
+    /// Its summary, if it was read already: for callers that must not wait for the disk.
     pub(crate) fn known_summary(&self) -> Option<Summary> {
         self.summary.get().copied().flatten()
     }
 
-    /// Its header and footer, from the disk: an index and a table of producers are too large to be kept for each.
+    /// Its header and footer, from the disk: an index and a table of producers are too large to be stored for each.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Error of the kernel.
     pub fn proof(&self, storage: &dyn Storage) -> io::Result<Option<Proof>> {
         Ok(match probe(storage, self.number, self.bytes)?.state {
             State::Sealed { header, .. } | State::Unsealed { header } if header.log_id != self.log_id => None,
@@ -138,24 +139,24 @@ impl Sealed {
         })
     }
 
-    /// Where its records end at the latest, without its footer: what lies behind was cut off once, and those offsets were given
-    /// again since. A cut comes with a new epoch, which begins there.
+    /// Latest possible end of its records, without its footer: data behind it was cut off once, and those offsets were
+    /// assigned again since. A cut comes with a new epoch, which begins there.
     fn limit(&self, epoch: u32) -> u64 {
         let later = self.past.iter().flat_map(|past| past.epochs.iter()).filter(|start| start.epoch > epoch);
         let known = self.known_summary().map(|summary| summary.end_offset);
         later.map(|start| start.first_offset).chain(known).min().unwrap_or(u64::MAX)
     }
 
-    /// What was told to be lost, and so does not come back without its footer.
+    /// Offsets that were reported lost, and so do not come back without its footer.
     fn lost(&self) -> Vec<Damage> {
         let reported = self.past.iter().flat_map(|past| past.lost.iter());
         reported.chain(&self.damage).copied().collect()
     }
 }
 
-/// What can be said of a sealed segment whose footer is gone (it was cut short, or damaged): a scan finds the batches
-/// that hold, and they stay readable; what is missing behind them shows as a gap before the next segment. From `limit` on
-/// none counts, nor any that is `lost`.
+/// Summary of a sealed segment whose footer is gone (it was cut short, or damaged). A scan finds the intact batches,
+/// which stay readable; missing data behind them shows as a gap before the next segment. From `limit` on none counts,
+/// nor any that is `lost`.
 fn without_footer(
     storage: &dyn Storage,
     number: u64,
@@ -189,7 +190,7 @@ fn without_footer(
 #[derive(Debug, Default)]
 pub(crate) struct Catalog {
     sealed: RwLock<BTreeMap<u64, Arc<Sealed>>>,
-    /// Counts what was taken out.
+    /// Counts the removals.
     removals: AtomicU64,
 }
 
@@ -209,7 +210,7 @@ impl Catalog {
         self.removals.fetch_add(1, Ordering::Release);
     }
 
-    /// How many were taken out so far: as long as it stays, so do the files of those that are in.
+    /// Number of removals so far: while it does not change, the files of the listed segments do not either.
     pub(crate) fn removals(&self) -> u64 {
         self.removals.load(Ordering::Acquire)
     }

@@ -14,7 +14,7 @@ pub trait Clock: Send + Sync + 'static {
     fn boot_ns(&self) -> u64;
     /// Names this boot of the machine; zeroes where it cannot be known (which then never equals a stored one).
     fn boot_id(&self) -> [u8; 16];
-    /// Whether something keeps the real-time clock right, as far as the kernel knows.
+    /// True if the real-time clock is synchronised, as far as the kernel knows.
     fn is_synchronised(&self) -> bool;
     /// Random bytes, for log ids and salts: asked for here, so that a simulation owns chance as it owns time.
     ///

@@ -1,17 +1,17 @@
 //! Trust in the wall clock, for retention by age.
 //!
-//! A wall clock that is ahead makes every segment look old, and what retention removes is gone. So after a start, and after
-//! the clock has jumped against boot time, nothing is removed by age until the kernel says that the clock is synchronised,
-//! or [`SETTLE_NS`] have passed: a host without time synchronisation keeps its rule all the same. A kernel that said so
-//! before a jump may not have noticed yet: behind a jump the rest lasts [`JUMP_REST_NS`] at least.
+//! A wall clock that is ahead makes every segment look old, and what retention removes is gone. So after a start, and
+//! after the clock has jumped against boot time, nothing is removed by age until the kernel says that the clock is
+//! synchronised, or [`SETTLE_NS`] have passed: a host without time synchronisation keeps its rule all the same. A
+//! kernel that said so before a jump may not have noticed yet: behind a jump the rest lasts [`JUMP_REST_NS`] at least.
 //!
-//! A synchronised clock may be wrong too. In the first minute of trust ([`FIRST_NS`]) at most [`FIRST_SEGMENTS`] segments go
-//! by age, so that somebody can stop it.
+//! A synchronised clock may be wrong too. In the first minute of trust ([`FIRST_NS`]) at most [`FIRST_SEGMENTS`]
+//! segments go by age, so that an operator can stop it.
 
 use crate::clock::Clock;
 
 const MINUTE_NS: u64 = 60_000_000_000;
-/// Boot time after which a clock counts as right that nobody synchronises.
+/// Boot time after which an unsynchronised clock counts as right.
 const SETTLE_NS: u64 = 10 * MINUTE_NS;
 /// Least boot time without removals behind a jump.
 const JUMP_REST_NS: u64 = MINUTE_NS;
@@ -22,7 +22,7 @@ const FIRST_NS: u64 = MINUTE_NS;
 /// Segments that go by age in that time.
 const FIRST_SEGMENTS: u32 = 8;
 
-/// Why the wall clock is not believed.
+/// Reason why the wall clock is not trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doubt {
     /// Nothing says since the start that it is right.
@@ -31,12 +31,12 @@ pub enum Doubt {
     Jump,
 }
 
-/// What is remembered of the clock between two looks.
+/// State of the clock between two checks.
 #[derive(Debug, Default)]
 pub(crate) struct ClockTrust {
     /// Real time minus boot time at the last look.
     offset_ns: Option<i64>,
-    /// Why it is not believed, and since which boot time.
+    /// Reason why it is not trusted, and the boot time since then.
     doubt: Option<(Doubt, u64)>,
     /// Boot time from which it is believed.
     trusted_ns: u64,
@@ -65,7 +65,7 @@ impl ClockTrust {
         self.doubt.map(|(doubt, _)| doubt)
     }
 
-    /// Whether a further segment may go by age now.
+    /// True if a further segment may be removed by age now.
     pub(crate) fn allows(&self, boot_ns: u64) -> bool {
         let first = boot_ns.saturating_sub(self.trusted_ns) < FIRST_NS;
         self.doubt.is_none() && !(first && self.removed >= FIRST_SEGMENTS)
@@ -147,7 +147,7 @@ mod tests {
             clock.synchronise(false);
             clock.pass(1);
             assert_eq!(trust.look(&clock), Some(Doubt::Jump));
-            // Put right by another jump: the rest begins anew.
+            // Corrected by another jump: the rest begins again.
             clock.jump(-back * (JUMP_NS + 1));
             clock.synchronise(true);
             assert_eq!(trust.look(&clock), Some(Doubt::Jump));

@@ -1,28 +1,29 @@
-//! What an embedder decides about a journal.
+//! Settings of a journal by its embedder.
 
 use std::time::Duration;
 
 use crate::faults::Faults;
 use crate::io::EngineWish;
 
-/// How the journal reaches `durable`.
+/// Method by which the journal reaches `durable`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
     /// Each append is its own write with its own sync; the next waits for it.
     PerMessage,
-    /// Appends that gather while a write is in flight share the next one.
+    /// Appends that arrive while a write is in flight share the next one.
     GroupCommit {
-        /// The longest that a gathered batch waits for company while a write is in flight and another could start.
+        /// The longest wait of the open batch for more appends while a write is in flight and another could start.
         max_delay: Duration,
         /// Bytes at which a batch is closed.
         max_bytes: u32,
         /// Writes in flight at most.
         in_flight: usize,
     },
-    /// Batches as under [`Policy::GroupCommit`], written over written space, and then a range sync of them, which flushes no
-    /// disk: durable where no device has a volatile cache (see [`crate::io::device::Substrate::range_sync`]).
+    /// Batches as under [`Policy::GroupCommit`], written over written space, and then a range sync of them, which
+    /// flushes no disk: durable where no device has a volatile cache (see
+    /// [`crate::io::device::Substrate::range_sync`]).
     SyncFileRange {
-        /// The longest that a gathered batch waits for company while a write is in flight and another could start.
+        /// The longest wait of the open batch for more appends while a write is in flight and another could start.
         max_delay: Duration,
         /// Bytes at which a batch is closed.
         max_bytes: u32,
@@ -67,7 +68,7 @@ impl Policy {
         self.grouping().map_or(1, |(_, in_flight)| in_flight.max(1))
     }
 
-    /// The longest wait for company, and the writes in flight at most, where batches gather behind a write in flight.
+    /// The longest wait for more appends, and the most writes in flight, where batches wait behind a write in flight.
     pub(crate) fn grouping(&self) -> Option<(Duration, usize)> {
         match self {
             Self::GroupCommit { max_delay, in_flight, .. } | Self::SyncFileRange { max_delay, in_flight, .. } => {
@@ -77,18 +78,18 @@ impl Policy {
         }
     }
 
-    /// Whether it matters that writes into a segment change data blocks alone.
+    /// True if it matters that writes into a segment change data blocks alone.
     pub(crate) fn needs_in_place(&self) -> bool {
         matches!(self, Self::SyncFileRange { .. })
     }
 
-    /// Whether segments are written through the page cache, even where the file system can do without.
+    /// True if segments are written through the page cache, even where the file system can do without.
     pub(crate) fn is_cached(&self) -> bool {
         matches!(self, Self::FireAndForget { .. })
     }
 }
 
-/// When sealed segments are removed. All zero: never.
+/// Rules for the removal of sealed segments. All zero: never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Retention {
     /// Remove the oldest while the log holds more than this.
@@ -97,7 +98,8 @@ pub struct Retention {
     pub max_age: Duration,
     /// Remove the oldest while the file system has less than this free.
     pub min_free: u64,
-    /// Most bytes of payload of one owner in the kept log; 0: no bound. It removes nothing: appends above it are refused.
+    /// Most payload bytes of one owner in the stored log; 0: no bound. It removes nothing: appends above it are
+    /// refused.
     pub per_owner_bytes: u64,
     /// Never go below this many bytes, whatever the other rules say.
     pub keep_bytes: u64,
@@ -106,23 +108,23 @@ pub struct Retention {
 /// Settings of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalConfig {
-    /// How `durable` is reached.
+    /// Method to reach `durable`.
     pub policy: Policy,
-    /// What issues the writes.
+    /// Engine that issues the writes.
     pub io_engine: EngineWish,
     /// Bytes of a segment.
     pub segment_bytes: u64,
     /// Most payload bytes of one append; must fit a segment with [`SEGMENT_OVERHEAD_BYTES`] to spare.
     pub max_append_bytes: u32,
-    /// The operator's word that every disk below keeps what it has taken through a power cut.
+    /// Declaration by the operator that every disk below preserves accepted data through a power cut.
     pub power_loss_protected: bool,
-    /// Whether a segment that retention removes may become the next one, where zeroes would be written for that.
+    /// True if a segment that retention removes may become the next one, where zeroes would be written for that.
     pub recycle: bool,
     /// Preparing never takes the file system below this.
     pub reserve_free: u64,
     /// Seal the active segment when its first record is this old (boot time); zero: never.
     pub rotate_after: Duration,
-    /// What to remove, and when.
+    /// Rules of removal.
     pub retention: Retention,
     /// Producers that are remembered.
     pub max_producers: usize,
@@ -130,9 +132,9 @@ pub struct JournalConfig {
     pub window: usize,
     /// A silent producer is not forgotten before this.
     pub keep_producer: Duration,
-    /// Bytes of the newest batches that are kept in memory for readers.
+    /// Bytes of the newest batches that stay in memory for readers.
     pub recent_bytes: usize,
-    /// Wrong on purpose, for tests: always empty in a build that anybody else uses.
+    /// Wrong on purpose, for tests: always empty in other builds.
     pub faults: Faults,
 }
 
@@ -163,7 +165,7 @@ impl Default for JournalConfig {
 }
 
 impl JournalConfig {
-    /// What is wrong with the settings, in words.
+    /// Describes the errors in the settings.
     ///
     /// # Errors
     /// The sentence to show.

@@ -1,5 +1,5 @@
-//! What every part of an open journal stands on: the disk, the clock, `clad.meta`, the settings, and where to tell
-//! what happened.
+//! Environment of every part of an open journal: the disk, the clock, `clad.meta`, the settings, and the observer of
+//! events.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::metafile::MetaFile;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
-/// Something that an operator wants counted or told.
+/// An event for an operator to count or read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A start reads this segment, which has no footer.
@@ -33,9 +33,9 @@ pub enum Event {
         /// Time of the write.
         took: Duration,
     },
-    /// A slower way is taken, because the faster one is not to be had here; once for each reason.
+    /// A slower way is used, because the faster one is not available here; once for each reason.
     Fallback(Fallback),
-    /// A sync of its own was done.
+    /// A separate sync was done.
     Synced {
         /// Time that it took.
         took: Duration,
@@ -58,7 +58,7 @@ pub enum Event {
     },
     /// A write or sync failed; nothing is released until the journal has recovered.
     Failed {
-        /// What and why.
+        /// Item and reason.
         reason: String,
     },
     /// It recovered and takes appends again.
@@ -72,14 +72,14 @@ pub enum Event {
     },
     /// An attempt to recover failed; there will be another.
     RecoveryFailed {
-        /// What and why.
+        /// Item and reason.
         reason: String,
         /// Time until the next.
         retry_in: Duration,
     },
     /// No further segment could be opened, for another reason than space; it is tried again.
     SegmentFailed {
-        /// What and why.
+        /// Item and reason.
         reason: String,
     },
     /// There is no room for a further segment (`true`), or there is again.
@@ -92,7 +92,7 @@ pub enum Event {
         first_offset: u64,
         /// One past its last.
         end_offset: u64,
-        /// Which rule.
+        /// The rule.
         rule: Rule,
     },
     /// A dead process's writes to a segment have not ended: nothing is read of it until they have (or, `over`, now they
@@ -119,7 +119,7 @@ pub enum Event {
     },
     /// Retention by age rests, because the wall clock is not to be believed.
     RetentionPaused(Doubt),
-    /// Retention by age goes on.
+    /// Retention by age resumes.
     RetentionResumed,
     /// Records that were acknowledged cannot be found any more.
     Lost {
@@ -130,7 +130,7 @@ pub enum Event {
     },
 }
 
-/// Why a segment was sealed.
+/// Reason why a segment was sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trigger {
     /// It was full.
@@ -141,11 +141,11 @@ pub enum Trigger {
     Command,
     /// The journal closed.
     Close,
-    /// The journal recovered from a failure: what it gave up, and what it wrote again.
+    /// The journal recovered from a failure: the lost offsets, and the rewritten ones.
     Recovery,
 }
 
-/// Why a segment was removed.
+/// Reason why a segment was removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// The log held too many bytes.
@@ -156,7 +156,7 @@ pub enum Rule {
     MinFree,
 }
 
-/// Told of every [`Event`]; called from the journal's threads, so it must not block.
+/// Receives every [`Event`]; called from the journal's threads, so it must not block.
 pub type Observer = Arc<dyn Fn(&Event) + Send + Sync>;
 
 /// The ground that the parts of one journal share.
@@ -168,14 +168,14 @@ pub(crate) struct Env {
     pub clock: Arc<dyn Clock>,
     /// The settings.
     pub config: JournalConfig,
-    /// Where events go.
+    /// Receiver of events.
     pub observer: Observer,
     /// Writes in flight that the next segment is opened for.
     pub(crate) in_flight: Arc<AtomicUsize>,
     /// `clad.meta`.
     pub(crate) meta: Arc<MetaFile>,
-    /// Held by whoever makes, renames or removes the file of the next segment: the background thread, or a rotation
-    /// that it was too slow for. Without it one would remove what the other had just put to use.
+    /// Held by the thread that creates, renames or removes the file of the next segment: the background thread, or a
+    /// faster rotation. Without it one would remove a file that the other had just put to use.
     pub(crate) making: Arc<Mutex<()>>,
     /// Bytes that were taken for new segments, counted up.
     pub(crate) taken: Arc<AtomicU64>,

@@ -1,8 +1,8 @@
-//! Errors that a program can tell apart.
+//! Errors that a program can distinguish.
 
 use std::io;
 
-/// Why a log cannot be opened.
+/// Reason why a log cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Another clad has it.
@@ -11,7 +11,7 @@ pub enum OpenError {
         /// The folder.
         dir: String,
     },
-    /// Something lies in the folder that is none of the log's.
+    /// The folder contains a file that is not part of a log.
     #[error("{dir} holds `{name}`, which is no part of a log: give clad a folder of its own, or see `clactl repair`")]
     Foreign {
         /// The folder.
@@ -34,10 +34,10 @@ pub enum OpenError {
     MetaLost {
         /// The folder.
         dir: String,
-        /// How many.
+        /// Number of segments.
         segments: usize,
     },
-    /// No segment and no `clad.meta` that can be read, but what was set aside of a log, or half of a segment.
+    /// No segment and no `clad.meta` that can be read, but quarantined parts of a log, or half of a segment.
     #[error(
         "{dir} holds no clad.meta that can be read and no segment, but what is left of a log (`quarantine/`, `.clog.tmp`): \
          nothing was touched; restore the log from a backup, or move these away to begin a new one"
@@ -54,7 +54,7 @@ pub enum OpenError {
     Unreadable {
         /// Its number.
         segment: u64,
-        /// What the kernel said.
+        /// Error of the kernel.
         source: io::Error,
     },
     /// The format of a file is newer than this version.
@@ -66,9 +66,9 @@ pub enum OpenError {
     /// The disk said no.
     #[error("{what}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         what: String,
-        /// What the kernel said.
+        /// Error of the kernel.
         source: io::Error,
     },
 }
@@ -90,7 +90,7 @@ fn meta_lost(dir: &str, segments: usize) -> String {
     }
 }
 
-/// Why an append was not taken. None of these leaves a trace in the log: nothing was given an offset.
+/// Reason why an append was refused. No refusal leaves a trace in the log: no offset was assigned.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AppendError {
     /// A newer session of the same producer exists.
@@ -99,7 +99,7 @@ pub enum AppendError {
         /// The epoch in force.
         current: u32,
     },
-    /// The producer id belongs to somebody else.
+    /// The producer id belongs to another owner.
     #[error("this producer id was first used by another user")]
     NotOwner,
     /// The sequence jumps ahead without the gap mark.
@@ -117,7 +117,7 @@ pub enum AppendError {
     /// Older than what is remembered.
     #[error("this append is older than what the log remembers of the producer: it was stored, its offset is forgotten")]
     TooOld,
-    /// In a hole of the sequence: not stored.
+    /// In a gap of the sequence: not stored.
     #[error("the sequence has gone past this append, which is not stored: {expected} is next")]
     Skipped {
         /// The sequence that is next.
@@ -141,7 +141,7 @@ pub enum AppendError {
     /// No space for a further segment.
     #[error("the disk has no room for a further segment")]
     NoSpace,
-    /// Its owner has as much in the kept log as one may have; retention makes room.
+    /// Its owner has the most bytes in the stored log that one may have; retention makes room.
     #[error(
         "this user's records fill their share of the log, {limit} bytes ([retention] per_owner_bytes): there is room once retention \
          has removed some of them"
@@ -153,13 +153,13 @@ pub enum AppendError {
     /// The next segment cannot be opened, for another reason than want of room; it is tried again.
     #[error("no further segment can be opened: {reason}")]
     NoSegment {
-        /// What the kernel says.
+        /// Error of the kernel.
         reason: String,
     },
     /// A write or sync failed; the journal recovers by itself.
     #[error("the journal failed and is recovering: {reason}")]
     Failed {
-        /// What failed.
+        /// The failure.
         reason: String,
     },
     /// It is closing.
@@ -168,21 +168,21 @@ pub enum AppendError {
 }
 
 impl AppendError {
-    /// Whether the journal takes nothing now, or only what is small enough: not this append or its sender is at fault.
+    /// True if the journal takes nothing now, or only small appends: the fault is not in this append or its sender.
     #[must_use]
     pub const fn is_for_all(&self) -> bool {
         matches!(self, Self::NoSpace | Self::NoSegment { .. } | Self::Failed { .. } | Self::Closing)
     }
 
-    /// Whether it is refused for now, for what the journal or its sender's place in it is at this moment, and not for
-    /// what the append is: the same one may be taken later.
+    /// True if it is refused for now, because of the present state of the journal or of its sender's share, and not
+    /// because of the append itself: the same one may be taken later.
     #[must_use]
     pub const fn is_for_now(&self) -> bool {
         self.is_for_all() || matches!(self, Self::TooManyProducers | Self::Forgetting | Self::OwnerQuota { .. })
     }
 }
 
-/// Why something cannot be read.
+/// Reason why a read fails.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// These offsets are not there any more: retention removed them, or they are damaged.
@@ -200,7 +200,7 @@ pub enum ReadError {
     Io {
         /// The segment.
         segment: u64,
-        /// What the kernel said.
+        /// Error of the kernel.
         source: io::Error,
     },
 }

@@ -1,6 +1,6 @@
 //! Carries the committer's jobs out. No decisions here, and no lock held over them.
 //!
-//! What must hold for the long ones:
+//! Invariants of the long ones:
 //! - **Rotate**: data synced, footer synced, then `clad.meta` names the next segment, then the next batch. An error up
 //!   to the footer is a failure of the log; one after it only means that there is no next segment yet.
 //! - **Recover** (after a failure): everything from `from` on is written at its old offsets and epoch into a new file,
@@ -41,7 +41,7 @@ pub(crate) struct Executor {
     inline_batches: AtomicU64,
 }
 
-/// What is known of a write while it is made.
+/// State of a write in progress.
 pub(crate) struct Wrote {
     id: u64,
     durability: Durability,
@@ -95,13 +95,13 @@ impl Executor {
         }
     }
 
-    /// What is told of a write that begins now.
+    /// State of a write that begins now, for its notification.
     pub(crate) fn wrote(&self, id: u64, placed: &Placed, durability: Durability, inline: bool) -> Wrote {
         let (records, bytes) = (placed.records(), placed.len() as u64);
         Wrote { id, durability, records, bytes, inline, began: self.env.clock.boot_ns() }
     }
 
-    /// The result of a write, which is told on the way.
+    /// Result of a write; also emits its notification.
     pub(crate) fn after_write(&self, wrote: &Wrote, written: io::Result<()>) -> Result<Done, Failure> {
         let Wrote { id, durability, records, bytes, inline, began } = *wrote;
         if written.is_ok() && records > 0 {
@@ -123,7 +123,7 @@ impl Executor {
         synced.map(|()| Done::Sync { upto }).map_err(|e| Failure::new(FailedJob::Sync, "sync", &e))
     }
 
-    /// [`Fault::RetryAfterFailedSync`]: through a file opened anew, because the one that failed refuses.
+    /// [`Fault::RetryAfterFailedSync`]: through a newly opened file, because the one that failed refuses.
     fn sync_reopened(&self) -> io::Result<()> {
         self.env.storage.open(&segment_name(self.env.meta.get().highest_segment), Access::WriteCached)?.sync_data()
     }
@@ -148,9 +148,10 @@ impl Executor {
     fn seal_active(&self, rotation: &Rotation) -> io::Result<()> {
         let active = &rotation.active;
         let file = active.files.last().expect("a file for syncs");
-        // A vouch may wait in the page cache, and take its block along: a footer above that would speak for what is not there.
-        // (From Linux 6.15 on, btrfs sends direct writes of checksummed files through the page cache as well. There a block whose
-        // write-back fails stays as it was, for the new one lies elsewhere: such a vouch takes nothing along.)
+        // A commit marker may wait in the page cache, and take its block along: then a footer above would cover
+        // missing data. (From Linux 6.15 on, btrfs sends direct writes of checksummed files through the page cache as
+        // well. A block whose write-back fails stays as it was there, for the new one lies elsewhere: such a marker
+        // takes nothing along.)
         let cached = self.env.config.policy.is_cached() || !self.env.storage.is_direct();
         let unsynced = rotation.unsynced || rotation.marker_unsynced && cached;
         if unsynced && !self.env.config.faults.has(Fault::FooterBeforeData) {
@@ -309,8 +310,8 @@ impl Executor {
             // It is one of the sealed now, and retention may take it: a further attempt does not look for it.
             rescue.active = None;
         }
-        // A watermark also covers what was given one epoch before. Everybody who waits was told "maybe written", and
-        // something may have been lost: no mark from now on may speak for it.
+        // A watermark also covers offsets assigned one epoch before. All waiters were notified "maybe written", and
+        // some data may have been lost: no watermark from now on may cover it.
         let epoch = if self.env.config.faults.has(Fault::OffsetReused) { meta.epoch() } else { meta.epoch() + 2 };
         let end = rescue.next;
         self.env.meta.update_both(|m| {
@@ -347,7 +348,8 @@ impl Executor {
         Ok(all)
     }
 
-    /// What is not given is lost. That the file cannot be opened says nothing of it: the next attempt may be able to.
+    /// Reads the batches back; unreturned data is lost. If the file cannot be opened, that proves nothing: the next
+    /// attempt may succeed.
     fn read_back(&self, rescue: &Rescue, from: u64, to: u64) -> io::Result<Vec<Arc<Batch>>> {
         let Some(active) = &rescue.active else { return Ok(Vec::new()) };
         // Where nothing syncs, the good copy may be in the page cache alone.
@@ -405,7 +407,7 @@ impl Executor {
             damage.push(Damage { from: expected, to: rescue.next });
         }
         file.sync_all()?;
-        // Believed once the segment is in place: the next attempt may be able to read what this one was not.
+        // Accepted once the segment is in place: the next attempt may be able to read data that this one could not.
         let mut producers = rescue.producers.clone();
         damage.iter().for_each(|d| producers.lose(d.from, d.to));
         let mut footer = active.footer();
@@ -417,8 +419,8 @@ impl Executor {
         let (pos, block) = (active.footer_pos(), active.header.block_size);
         let sealed = seal(storage, &temporary, file.as_ref(), &active.seed, &footer, pos, block)?;
         if !self.env.meta.get().latched {
-            // Under that name it may be all there is of some records, though `clad.meta` does not name it yet: a start that
-            // cannot read its header must know that it may be in use.
+            // Under that name it may be all there is of some records, though `clad.meta` does not name it yet: a start
+            // that cannot read its header must know that it may be in use.
             self.env.meta.update_both(|m| m.latched = true)?;
         }
         storage.rename(&temporary, &name)?;
@@ -428,8 +430,8 @@ impl Executor {
         Ok(())
     }
 
-    /// The file of that temporary name, as good as empty. An attempt before this one may have left its own: this one is to
-    /// be on other blocks, but where there are none, on the same; they are not given back for others to take.
+    /// Opens the file of that temporary name, practically empty. An earlier attempt may have left its own. This one
+    /// must use other blocks or, if there are none, the same; they are not released for others to take.
     fn open_elsewhere(&self, name: &str, temporary: &str) -> io::Result<Arc<dyn File>> {
         let storage = self.env.storage.as_ref();
         self.env.meta.settle()?;
@@ -437,8 +439,9 @@ impl Executor {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
             opened => opened.map(|_| true),
         };
-        // The prepared segment, now or in an attempt before: its space is there even where no more can be had. It must have lost
-        // its name for good before a batch is in it: a start counts what holds one under that name, and this may come to nothing.
+        // The prepared segment, now or in an attempt before: its space is there even where no more can be had. It must
+        // have lost its name for good before a batch is in it: a start counts what holds one under that name, and this
+        // may come to nothing.
         let renamed = || {
             storage.sync_dir("")?;
             segment_file::open(storage, temporary, Access::WriteDirect)
@@ -458,7 +461,7 @@ impl Executor {
         }
     }
 
-    /// Whether a file of that name with a segment's space could be made.
+    /// True if a file of that name with a segment's space could be created.
     fn has_made_room(&self, name: &str) -> io::Result<bool> {
         let storage = self.env.storage.as_ref();
         let made = segment_file::create(storage, name, Access::WriteDirect)
@@ -472,8 +475,8 @@ impl Executor {
         }
     }
 
-    /// What an earlier attempt had written, sealed and renamed already. `clad.meta` may name it, though the write of
-    /// that was told as failed: its name is not to be taken away again.
+    /// A segment that an earlier attempt had already written, sealed and renamed. `clad.meta` may name it, though that
+    /// write was reported as failed: its name must not be removed again.
     fn already_there(&self, rescue: &Rescue, number: u64) -> Option<(Proof, u64)> {
         let storage = self.env.storage.as_ref();
         let bytes = storage.open(&segment_name(number), Access::ReadDirect).ok()?.len().ok()?;
@@ -504,8 +507,8 @@ impl Executor {
     }
 }
 
-/// Through the same open file, which is then told of its own errors. Of a direct write the device has all when the write is
-/// over, and the range sync is 0.2 µs: it is made all the same, for a kernel may write through the page cache after all.
+/// Writes through the same open file, so that it gets its own errors. A direct write is at the device when it ends,
+/// and the range sync takes 0.2 µs. It is made anyway, because a kernel may write through the page cache after all.
 fn write_and_sync_range(file: &dyn File, buf: IoBuf, pos: u64) -> (IoBuf, io::Result<()>) {
     let (buf, written) = file.write_at(buf, pos, Durability::Written);
     let synced = written.and_then(|()| file.sync_range(pos, buf.len() as u64));

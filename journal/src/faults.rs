@@ -1,13 +1,13 @@
 //! Deliberate faults: wrong versions of this crate's own code, each of which a test must catch.
 //!
-//! What must hold:
-//! - Without the feature `faults` a [`Faults`] has no size and is always empty, so that every place that asks it is gone
-//!   from the compiled code; with the feature, a build without debug assertions (any release) does not compile.
+//! Invariants:
+//! - Without the feature `faults` a [`Faults`] has no size and is always empty, so that every place that asks it is
+//!   gone from the compiled code; with the feature, a build without debug assertions (any release) does not compile.
 //! - A fault is a value in one journal's settings, never a state of the process: tests run side by side.
-//! - A place that asks reads as one short condition, and the right code is what stands there without it.
+//! - A place that tests a fault reads as one short condition; without the condition the right code remains.
 //!
-//! `sim/tests/faults.rs` turns each on and shows what catches it, `models/tests/orders.rs` those that only threads can have;
-//! the table in docs/TESTING.md is compared with this list.
+//! `sim/tests/faults.rs` turns each on and shows the check that catches it, `models/tests/orders.rs` those that only
+//! threads can have; the table in docs/TESTING.md is compared with this list.
 
 #[cfg(all(feature = "faults", not(debug_assertions)))]
 compile_error!("the feature `faults` makes clad wrong on purpose: it is for tests and must not be in a release build");
@@ -52,11 +52,11 @@ macro_rules! faults {
 faults! {
     /// `durable` is released when a write has completed, before the sync that follows it.
     AckBeforeSync,
-    /// What a sync covers is read when it has ended, not before it begins.
+    /// The end covered by a sync is read when it has ended, not before it begins.
     WatermarkReadAfterSync,
     /// The folder is never synced when a segment is made.
     FolderNeverSynced,
-    /// A sync that failed is made again, through the file opened anew, and believed.
+    /// A sync that failed is made again, through a newly opened file, and trusted.
     RetryAfterFailedSync,
     /// A start syncs what it found above the proven end, and does not write it again.
     CleanPageTakenForDurable,
@@ -66,7 +66,7 @@ faults! {
     SaltNotUsed,
     /// A start cuts the segment in use in place and appends behind the cut.
     CutInPlace,
-    /// A start after an unclean end goes on in the epoch that was.
+    /// A start after an unclean end resumes the former epoch.
     EpochNotRaised,
     /// A write that follows one in flight continues in the block of that one.
     TwoWritesInOneBlock,
@@ -74,7 +74,7 @@ faults! {
     OffsetReused,
     /// The watermarks move to the last batch that is written, whatever is still in flight before it.
     AckOutOfOrder,
-    /// Nobody waits for the lock on a segment that a dead process may still write to.
+    /// No start waits for the lock on a segment that a dead process may still write to.
     LockNotTaken,
     /// An append whose sequence is stored is stored again.
     ResendStoredTwice,
@@ -82,15 +82,16 @@ faults! {
     PerMessageNeverFlushes,
     /// A footer is written before the data below it is synced.
     FooterBeforeData,
-    /// The batch that follows a vouch names the vouch as the one before it.
+    /// The batch that follows a commit marker names the marker as the one before it.
     CommitMarkerChained,
     /// Retention removes a segment before `clad.meta` has passed it.
     RetentionBeforeMeta,
-    /// What admission counted for an append is given back when its write begins.
+    /// The permit of an append is released when its write begins.
     PermitReleasedEarly,
     /// A recovery in the process leaves out acknowledged batches that share a block with the write that failed.
     RescueStartsTooHigh,
-    /// A vouch that was written and not synced is forgotten: when its block is lost, nothing of it is written again.
+    /// A commit marker that was written and not synced is forgotten: when its block is lost, nothing of it is written
+    /// again.
     CommitMarkerForgotten,
     /// After a failed write or sync other writes still release what they complete.
     ReleasedAfterFailure,
@@ -102,7 +103,7 @@ faults! {
     SegmentNotNamed,
     /// A failure below the proven end is taken for the cut.
     DamageCutOff,
-    /// What lies behind the cut is not set aside.
+    /// Data behind the cut is not quarantined.
     TailNotQuarantined,
     /// A segment that is used again gets a salt under which the checksums of what its file held before still hold.
     RecycledNotDistinguished,
@@ -110,7 +111,7 @@ faults! {
     DamagedUsedAgain,
     /// An append of a producer's older session is taken.
     FenceIgnored,
-    /// An append is given an offset as long as nobody has told that there is no room, whatever waits already.
+    /// An append gets an offset until a lack of room is reported, whatever waits already.
     RoomNotCounted,
     /// The thread of the ring does not wake the other one when the turn has passed to it.
     TurnNotPassedOn,
@@ -118,27 +119,27 @@ faults! {
     SleepsOnAnOldLook,
     /// While a rotation is under way, another thread is given the next job.
     TokenNotHeld,
-    /// Whoever tells the watermarks last is believed, however old his are.
+    /// The last publication of watermarks wins, however old its values are.
     OlderWatermarksWin,
-    /// Who waits for a mark looks at the watermarks before he enters the crowd, and not after.
+    /// A waiter looks at the watermarks before it joins the waiters, and not after.
     WaitsWithoutALook,
     /// A rotation that is asked for when the journal is closed is not answered.
     RotationForgotten,
     /// A thread that made the write of its own append goes without looking at what came meanwhile.
     LeavesWork,
-    /// A thread that made the write of its own append goes though nobody keeps the time.
+    /// A thread that made the write of its own append leaves though no thread watches the time.
     LeavesTheTime,
-    /// Who wakes at any time at all is taken to wake in time for what gathers beside a write.
+    /// A thread with any wake-up time counts as early enough for the batch that waits beside a write.
     CommitDelayForgotten,
-    /// `durable` is told, and the other watermarks behind it.
+    /// `durable` is published first, and the other watermarks after it.
     WatermarksPublishedApart,
-    /// Those who wait for a mark are woken before it is told.
+    /// Waiters for a watermark are woken before it is published.
     WokenTooEarly,
-    /// A failure wakes only those whose mark has come.
+    /// A failure wakes only waiters whose watermark has come.
     FailureForTheMet,
-    /// Who waits takes for known what is so when it begins to, not when it looked last.
+    /// A waiter compares with the state at the begin of its wait, not at its last look.
     LooksAgain,
-    /// Who comes to wait when the journal has ended is not told that it has.
+    /// A waiter that starts when the journal has ended is not notified of the end.
     EndForgotten,
 }
 
@@ -181,13 +182,13 @@ impl Faults {
         Self { on: Some(fault) }
     }
 
-    /// Whether this one is on.
+    /// True if this one is on.
     #[cfg(feature = "faults")]
     pub fn has(self, fault: Fault) -> bool {
         self.on == Some(fault)
     }
 
-    /// Whether this one is on: never.
+    /// True if this one is on: never.
     #[cfg(not(feature = "faults"))]
     #[inline(always)]
     pub(crate) const fn has(self, _: Fault) -> bool {

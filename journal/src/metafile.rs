@@ -1,10 +1,11 @@
 //! `clad.meta` on the disk: written in turn, synced, by blocking calls only, so that the lock file outlives each write.
 //!
-//! What must hold: when [`MetaFile::update`] returns without an error, the change is durable; when it fails, the old
-//! truth is still whole in the other slot and the next update goes to the same slot again.
+//! Invariant: when [`MetaFile::update`] returns without an error, the change is durable. When it fails, the old
+//! content is still whole in the other slot and the next update goes to the same slot again.
 //!
-//! One slot may rot, or the device may not give it any more: then the other is what was true one update before. Nothing
-//! that was said is lost by that: what the segments do not say as well is said in both slots ([`MetaFile::update_both`]).
+//! One slot may have bit rot, or the device may not return it any more: then the other has the state of one update
+//! before. Nothing is lost by that: facts that the segments do not contain as well are in both slots
+//! ([`MetaFile::update_both`]).
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -13,10 +14,10 @@ use crate::format::META_NAME;
 use crate::format::meta::{EpochStart, Meta, MetaError, NONE, SLOT};
 use crate::io::{Access, Durability, File, IoBuf, Storage, is_bad_place};
 
-/// The open file and what it says.
+/// The open file and its content.
 pub(crate) struct MetaFile {
     inner: Mutex<Inner>,
-    /// What it says, for who must not wait for a write that is under way.
+    /// Its content, for callers that must not wait for a running write.
     said: RwLock<Meta>,
 }
 
@@ -28,13 +29,13 @@ struct Inner {
     unsure: bool,
 }
 
-/// What reading both slots gave.
+/// Result of reading both slots.
 pub(crate) enum Loaded {
     /// The chosen slot and its place; and the greatest epoch in either slot.
     Found {
         /// The truth.
         meta: Meta,
-        /// Which slot it is in.
+        /// Slot that contains it.
         slot: u64,
         /// The greatest epoch that any slot names.
         greatest_epoch: u32,
@@ -50,7 +51,7 @@ pub(crate) enum Loaded {
 /// Reads `clad.meta` without changing it.
 ///
 /// # Errors
-/// What the kernel says, but for a missing file.
+/// Error of the kernel, except for a missing file.
 pub(crate) fn load(storage: &dyn Storage) -> io::Result<Loaded> {
     let file = match storage.open(META_NAME, Access::ReadDirect) {
         Ok(file) => file,
@@ -68,7 +69,7 @@ pub(crate) fn load(storage: &dyn Storage) -> io::Result<Loaded> {
     let whole = slots.iter().all(Result::is_ok);
     match good().max_by_key(|(_, m)| m.generation) {
         Some((slot, meta)) => Ok(Loaded::Found { meta: meta.clone(), slot, greatest_epoch, whole }),
-        // What the device does not give now it may give tomorrow: that is no log that has lost it.
+        // The device may return tomorrow what it does not return now: that log has not lost its file.
         None => read.into_iter().find_map(Result::err).map_or(Ok(Loaded::Lost), Err),
     }
 }
@@ -92,7 +93,7 @@ impl MetaFile {
     /// Makes `clad.meta` for a new log: durable, its name too, when this returns.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Error of the kernel.
     pub(crate) fn create(storage: &dyn Storage, log_id: [u8; 16], created_ns: i64) -> io::Result<Self> {
         // Left by a start that was cut before it had made anything else: nothing in it counts.
         match storage.remove(META_NAME) {
@@ -119,7 +120,7 @@ impl MetaFile {
     /// Makes the file, which must not be there, with this in it.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Error of the kernel.
     pub(crate) fn make(storage: &dyn Storage, meta: Meta) -> io::Result<Self> {
         let file = storage.create(META_NAME, Access::WriteDirect)?;
         let both = meta.encode().repeat(2);
@@ -134,11 +135,11 @@ impl MetaFile {
         })
     }
 
-    /// Opens what [`load`] found, for writing. The slot that was chosen is first written again and synced: it may
-    /// be a clean page that is not on the disk.
+    /// Opens the slot that [`load`] found, for writing. That slot is first written again and synced: it may be a clean
+    /// page that is not on the disk.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Error of the kernel.
     pub(crate) fn open(storage: &dyn Storage, meta: Meta, slot: u64) -> io::Result<Self> {
         let file = storage.open(META_NAME, Access::WriteDirect)?;
         let inner = Inner { file, meta, next_slot: slot, unsure: false };
@@ -147,11 +148,12 @@ impl MetaFile {
         Ok(Self { said, inner: Mutex::new(Inner { next_slot: 1 - slot, ..inner }) })
     }
 
-    /// The same, and then durably with what `wanted` says in place of that. The chosen slot may be the only one that holds:
-    /// it is first written again as it was, for other bytes in its place could be torn, and the new ones go to the other.
+    /// The same, and then durably with what `wanted` says in place of that. The chosen slot may be the only one that
+    /// holds: it is first written again as it was, for other bytes in its place could be torn, and the new ones go to
+    /// the other.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Error of the kernel.
     pub(crate) fn open_with(storage: &dyn Storage, said: Meta, slot: u64, wanted: Meta) -> io::Result<Self> {
         let same = said == wanted;
         let file = Self::open(storage, said, slot)?;
@@ -161,7 +163,7 @@ impl MetaFile {
         Ok(file)
     }
 
-    /// What it says now.
+    /// Its content now.
     pub(crate) fn get(&self) -> Meta {
         self.said.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -169,7 +171,7 @@ impl MetaFile {
     /// Changes it, durably.
     ///
     /// # Errors
-    /// What the kernel says; then nothing has changed.
+    /// Error of the kernel; then nothing has changed.
     pub(crate) fn update(&self, change: impl FnOnce(&mut Meta)) -> io::Result<()> {
         let mut inner = self.lock();
         let mut meta = inner.meta.clone();
@@ -187,8 +189,8 @@ impl MetaFile {
     /// The same in both slots: what no segment says as well must not hang on one of them.
     ///
     /// # Errors
-    /// What the kernel says of the first; then nothing has changed. The second is tried thrice, as what is read is; where all
-    /// fail the change stands, on one slot.
+    /// Error of the kernel on the first; then nothing has changed. The second is tried three times, as reads are; if
+    /// all fail the change is valid, on one slot.
     pub(crate) fn update_both(&self, change: impl FnOnce(&mut Meta)) -> io::Result<()> {
         self.update(change)?;
         let again = || self.update(|_| {});
@@ -196,11 +198,11 @@ impl MetaFile {
         Ok(())
     }
 
-    /// For who is about to take a file away that a write which failed may have named: what it says is on the disk, and that is
-    /// not, when this returns.
+    /// For callers that are about to remove a file that a failed write may have named: on return the current content
+    /// is on the disk, and that write is not.
     ///
     /// # Errors
-    /// What the kernel says; then it may still be there.
+    /// Error of the kernel; then it may still be there.
     pub(crate) fn settle(&self) -> io::Result<()> {
         let unsure = self.lock().unsure;
         if unsure { self.update(|_| {}) } else { Ok(()) }

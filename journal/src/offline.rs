@@ -1,8 +1,8 @@
-//! Reading the files of a log with no daemon: nothing is written, no lock is taken, nothing is removed.
+//! Reader for the files of a log with no daemon: nothing is written, no lock is taken, nothing is removed.
 //!
-//! What must hold: the same rules as at a start decide what is a record, what is a torn tail (a note) and what is
-//! damage (an error); while a daemon runs, what it has in flight may look like a torn tail, and what its retention takes away
-//! meanwhile is a gap by that rule: `clad.meta` has passed a segment before its file goes, so it is asked again.
+//! Invariant: the same rules as at a start define a record, a torn tail (a note) and damage (an error). While a daemon
+//! runs, its data in flight may look like a torn tail, and a segment removed by its retention is a gap by that rule.
+//! `clad.meta` has passed a segment before its file is removed, so it is read again.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -41,7 +41,7 @@ pub struct OfflineLog {
 pub struct BrokenSegment {
     /// Its number.
     pub segment: u64,
-    /// What is wrong with it, behind its number.
+    /// The problem, printed behind its number.
     pub text: String,
 }
 
@@ -86,8 +86,8 @@ struct Open {
     header: SegmentHeader,
 }
 
-/// Segments that recovery had to give up as a whole: nothing in the log tells of them any more, and how many records they
-/// held nobody knows. Their bytes are in `quarantine/` until an operator has seen to them.
+/// Segments that recovery abandoned as a whole: nothing in the log names them any more, and the number of their
+/// records is unknown. Their bytes are in `quarantine/` until an operator has handled them.
 pub(crate) fn abandoned(storage: &dyn Storage, meta: &Meta) -> io::Result<Vec<BrokenSegment>> {
     let names = match storage.list(QUARANTINE) {
         Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {
@@ -124,19 +124,19 @@ pub(crate) struct Part {
     pub(crate) content: Content,
 }
 
-/// Where its batches are.
+/// Places of its batches.
 pub(crate) enum Content {
     /// Proven by its footer.
     Sealed(Box<Proof>),
-    /// Found by a scan; what is damaged in between was perhaps told to be lost, and can be read now.
+    /// Found by a scan; damage in between may have been reported lost, and may be readable now.
     Scanned { kept: Vec<Found>, damage: Vec<Damage> },
 }
 
-/// How often a folder is looked at that changes meanwhile.
+/// Most scans of a folder that changes meanwhile.
 const FOLDER_SCANS_MAX: usize = 16;
 
-/// What a start looks at first: whether all names in the folder are of a log, and `clad.meta`. The log's id; nothing where a
-/// new log would be made. No segment is read, nothing is changed.
+/// First checks of a start: all names in the folder belong to a log, and `clad.meta`. Returns the log's id; nothing if
+/// a new log would be created. No segment is read, nothing is changed.
 ///
 /// # Errors
 /// [`OpenError`], as a start would give it.
@@ -203,7 +203,7 @@ impl OfflineLog {
             Loaded::Newer(e) => return Err(OpenError::Newer(e.to_string())),
             Loaded::Lost => return Err(OpenError::MetaLost { dir: name, segments: found.len() }),
         };
-        // What it names was there before it named it, and not when the folder was listed.
+        // A segment named there existed before it was named, and not when the folder was listed.
         let known = |number: &u64| found.contains_key(number);
         let found = match meta.highest_segment {
             NONE => found,
@@ -260,7 +260,8 @@ impl OfflineLog {
                 self.fault(number, "belongs to another log");
             }
             State::Sealed { header, footer, head_checksum } => {
-                // It was sealed when all before it was durable: of those that have lost their footers nothing below is a tail.
+                // It was sealed when all before it was durable: of those that have lost their footers nothing below is
+                // a tail.
                 let limit = footer.supersedes_from.unwrap_or(footer.first_offset);
                 self.add_open(std::mem::take(open), Some(limit)).map_err(OpenError::io(name))?;
                 let (first_offset, end_offset) = (footer.first_offset, footer.end_offset);
@@ -299,7 +300,7 @@ impl OfflineLog {
         Ok(())
     }
 
-    /// Segments without a footer, one behind the other; the next sealed one goes on at `limit`.
+    /// Adds adjacent segments without a footer; the next sealed one continues at `limit`.
     fn add_open(&mut self, open: Vec<Open>, limit: Option<u64>) -> io::Result<()> {
         let (mut scans, mut seen) = (Vec::new(), Vec::new());
         for Open { number, header, .. } in &open {
@@ -347,8 +348,8 @@ impl OfflineLog {
         self.parts.push(Part { number, bytes, header, first_offset, end_offset, content });
     }
 
-    /// Everything below the first offset of the newest epoch was given, and durable, also where no segment is left that
-    /// says so; and so was what a start found proven that was cut.
+    /// Everything below the first offset of the newest epoch was assigned, and durable, even if no remaining segment
+    /// proves that. The same holds for the end that an interrupted start found proven.
     fn end_at_the_epoch(&mut self) {
         let said = Said::by(&self.meta, device::boot_id().unwrap_or_default());
         let begun = if self.meta.latched { said.durable } else { said.durable.max(said.written) };
@@ -359,7 +360,7 @@ impl OfflineLog {
         self.durable_end = self.durable_end.max(said.durable);
     }
 
-    /// Only the last segments may be without a footer: what comes before a sealed one had its own.
+    /// Only the last segments may be without a footer: a segment before a sealed one had its own.
     fn note_missing_footers(&mut self) {
         let sealed = |p: &&Part| matches!(&p.content, Content::Sealed(f) if f.footer.supersedes_from.is_none());
         let Some(last) = self.parts.iter().rfind(sealed).map(|p| p.number) else { return };
@@ -389,12 +390,12 @@ impl OfflineLog {
         self.meta.log_id
     }
 
-    /// What `clad.meta` says.
+    /// Content of `clad.meta`.
     pub fn meta(&self) -> &Meta {
         &self.meta
     }
 
-    /// What an operator should hear though it is no damage.
+    /// Notes for an operator that are no damage.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
@@ -419,7 +420,8 @@ impl OfflineLog {
         self.end_offset
     }
 
-    /// One past the last that the files prove durable: what lies above is written, and a power cut may still take it.
+    /// One past the last offset that the files prove durable: later records are written, and a power cut may still
+    /// lose them.
     pub fn durable_end(&self) -> u64 {
         self.durable_end
     }
@@ -453,7 +455,7 @@ impl OfflineLog {
         OfflineReader { log: self, next: from, part: 0, open: None, stash: None }
     }
 
-    /// What `clad.meta` says by now.
+    /// Content of `clad.meta` by now.
     fn meta_now(&self) -> Option<Meta> {
         match metafile::load(self.storage.as_ref()) {
             Ok(Loaded::Found { meta, .. }) if meta.log_id == self.meta.log_id => Some(meta),
@@ -461,7 +463,7 @@ impl OfflineLog {
         }
     }
 
-    /// The offset from which on the log is kept by now, if retention has taken this part away since it was opened.
+    /// The lowest stored offset by now, if retention has removed this part since it was opened.
     pub(crate) fn retained_past(&self, part: &Part) -> Option<u64> {
         let meta = self.meta_now().filter(|meta| meta.lowest_segment > part.number)?;
         Some(meta.lowest_offset.max(part.end_offset))
@@ -495,7 +497,7 @@ impl OfflineReader<'_> {
     /// The batch that holds the next offset (it may begin before it), or `None` at the end.
     ///
     /// # Errors
-    /// [`ReadError::Gap`] once for each range that cannot be had; calling again goes on behind it.
+    /// [`ReadError::Gap`] once for each unavailable range; the next call continues behind it.
     pub fn next_batch(&mut self) -> Result<Option<Arc<Batch>>, ReadError> {
         if let Some(batch) = self.stash.take() {
             self.next = batch.end_offset();

@@ -1,16 +1,17 @@
-//! Bytes in the kept log, by owner: so that the flood of one user does not remove the history of another.
+//! Bytes in the stored log, by owner: the flood of one user must not remove the history of another.
 //!
-//! An append counts as it lies in the file, with all that the journal puts around it; the header of a batch counts for the
-//! owner of its first append. A flood of empty records is bounded like one of long ones. What is nobody's is not counted:
-//! headers and footers of segments, commit markers, fill to the next block.
+//! An append counts as it lies in the file, with the journal's own data around it; the header of a batch counts for
+//! the owner of its first append. A flood of empty records is bounded like one of long ones. Bytes without an owner
+//! are not counted: headers and footers of segments, commit markers, fill to the next block.
 //!
-//! An owner is a user id; all of the network is one. Each footer says how much of whom its segment holds. The sum over the
-//! kept log is in memory: appends add to it, retention takes away what a footer says. Segments that a start found sealed are
-//! counted in the background once a quota is set, oldest first, for a start reads no footers. Until then, and for segments
-//! whose footers do not say it (written before footers did), less is counted than is there: a quota errs on that side.
+//! An owner is a user id; the whole network is one. Each footer contains the bytes of each owner in its segment. The
+//! sum over the stored log is in memory: appends add to it, retention subtracts the values of a footer. Segments that
+//! a start found sealed are counted in the background once a quota is set, oldest first, because a start reads no
+//! footers. Until then, and for segments whose footers lack the values (older footers), the count is too low: a quota
+//! errs on that side.
 //!
-//! What must hold: an append that would take its owner above the quota is refused before it has an offset; root never is. The
-//! tables are bounded: [`OWNERS_MAX`] in memory and [`FOOTER_OWNERS_MAX`] in a footer, and the rest is one owner.
+//! Invariant: an append that would take its owner above the quota is refused before it has an offset; root never is.
+//! The tables are bounded: [`OWNERS_MAX`] in memory and [`FOOTER_OWNERS_MAX`] in a footer, and the rest is one owner.
 
 use crate::format::batch;
 use crate::format::chunk::{ChunkHeader, chunks};
@@ -31,7 +32,7 @@ const ROOT: u64 = 0;
 pub(crate) struct OwnerBytes(Vec<(u64, u64)>);
 
 impl OwnerBytes {
-    /// Adds to what an owner has.
+    /// Adds to an owner's bytes.
     pub(crate) fn add(&mut self, owner: u64, bytes: u64) {
         let owner = one_owner(owner);
         match self.0.binary_search_by_key(&owner, |entry| entry.0) {
@@ -56,7 +57,7 @@ impl OwnerBytes {
         other.into_iter().for_each(|(owner, bytes)| self.add(owner, bytes));
     }
 
-    /// Takes away what a removed segment held. An owner without a place here has it among the others.
+    /// Subtracts the bytes of a removed segment. An owner without a place here is counted among the others.
     pub(crate) fn take_all(&mut self, other: impl IntoIterator<Item = (u64, u64)>) {
         for (owner, bytes) in other {
             let find = |owner: u64| self.0.binary_search_by_key(&owner, |entry| entry.0);
@@ -67,7 +68,7 @@ impl OwnerBytes {
         self.0.retain(|entry| entry.1 > 0);
     }
 
-    /// What an owner has.
+    /// Bytes of an owner.
     pub(crate) fn of(&self, owner: u64) -> u64 {
         let owner = one_owner(owner);
         let of = |owner: u64| self.0.binary_search_by_key(&owner, |entry| entry.0).map_or(0, |at| self.0[at].1);
@@ -103,7 +104,7 @@ impl OwnerBytes {
     }
 }
 
-/// What the log holds of each owner, and how much one may have.
+/// Bytes of each owner in the log, and the quota.
 #[derive(Debug, Default)]
 pub(crate) struct Quota {
     pub(crate) held: OwnerBytes,
@@ -112,7 +113,8 @@ pub(crate) struct Quota {
 }
 
 impl Quota {
-    /// A segment is sealed: owners that its footer does not name count as it counts them, for that is what goes with it.
+    /// Notes that a segment is sealed: owners that its footer does not name count as in the footer, because retention
+    /// subtracts that.
     pub(crate) fn sealed(&mut self, held: &OwnerBytes, footer: &[(u64, u64)]) {
         if held.0 != footer {
             self.held.take_all(held.0.iter().copied());
@@ -120,7 +122,7 @@ impl Quota {
         }
     }
 
-    /// Whether an append of so many bytes keeps its owner within the quota; else the quota.
+    /// Checks that an append of so many bytes stays within its owner's quota; else returns the quota.
     pub(crate) fn check(&self, owner: u64, bytes: usize) -> Result<(), u64> {
         let free = self.most == 0 || owner == ROOT;
         match free || self.held.of(owner).saturating_add(bytes as u64) <= self.most {

@@ -1,9 +1,9 @@
 //! Space of removed files that is not free yet.
 //!
-//! What must hold: who removes files until there is room counts what is already on its way. A file's space comes back when the
-//! last who has it open closes it (a reader, a backup), with btrfs at its next commit (30 s), with xfs when its worker was there;
-//! without this every look finds too little, and one file after the other goes that nobody asked for. What has not come
-//! back after [`RECLAIM_WAIT_MAX`] is not counted on any more, nor kept in mind.
+//! Invariant: removal for free space counts the space that is already on its way. A file's space comes back when the
+//! last process that has it open closes it (a reader, a backup). With btrfs it comes back at its next commit (30 s),
+//! with xfs after its worker has run. Without this every check finds too little, and files are removed without need.
+//! Space not back after [`RECLAIM_WAIT_MAX`] is neither counted nor remembered any more.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,24 +11,25 @@ use std::time::Duration;
 /// Twice the time after which btrfs commits.
 const RECLAIM_WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// What was removed and is not free yet, as far as anybody can tell.
+/// Removed bytes that are not free yet, as far as known.
 #[derive(Debug, Default)]
 pub(crate) struct PendingReclaim {
     /// Bytes and boot time, oldest first.
     awaited: VecDeque<(u64, u64)>,
-    /// What was free at the last look, and what the log itself had taken by then.
+    /// Free space at the last check, and the space used by the log itself by then.
     level: Option<u64>,
 }
 
 impl PendingReclaim {
-    /// Takes note of a removed file. What is too old goes here as well: without a rule for free space nobody looks.
+    /// Notes a removed file. Entries that are too old are dropped here as well: without a rule for free space there is
+    /// no check.
     pub(crate) fn removed(&mut self, bytes: u64, now_boot_ns: u64) {
         while self.awaited.pop_front_if(|(_, since)| is_over(*since, now_boot_ns)).is_some() {}
         self.awaited.push_back((bytes, now_boot_ns));
     }
 
-    /// The bytes that are to come, of which what came since the last look is taken off. `taken` counts up what the log took
-    /// for new files: what came back and was taken again between two looks would not be seen otherwise.
+    /// Returns the bytes still to come, minus those freed since the last check. `taken` counts the space that the log
+    /// took for new files: otherwise space that was freed and taken again between two checks would not be seen.
     pub(crate) fn look(&mut self, free: u64, taken: u64, now_boot_ns: u64) -> u64 {
         let level = free.saturating_add(taken);
         let mut risen = level.saturating_sub(self.level.replace(level).unwrap_or(level));
@@ -82,7 +83,7 @@ mod tests {
         }
     }
 
-    /// Files go by other rules, and nobody asks how much is free.
+    /// Files are removed by other rules, and there is no check of the free space.
     #[test]
     fn what_nobody_asks_for_does_not_add_up() {
         let mut pending_reclaim = PendingReclaim::default();

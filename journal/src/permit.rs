@@ -1,15 +1,15 @@
-//! What admission counted for appends, as the journal holds it.
+//! Permits that admission counted for appends, as the journal holds them.
 //!
-//! What must hold: what was counted goes back to the pool that it is from, once, when the journal lets go of the memory
-//! that it stands for. Appends of several pools (each owner has one) lie in one batch, so a permit may have parts of
-//! several; they are in the order in which they were merged, and are split off from the front.
+//! Invariant: counted permits return to their own pool, once, when the journal releases the memory that they stand
+//! for. Appends of several pools (each owner has one) lie in one batch, so a permit may have parts of several. The
+//! parts are in the order in which they were merged, and are split off from the front.
 
 use std::fmt;
 use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
-/// Where permits are from.
+/// Pool of permits.
 pub trait PermitPool: Send + Sync {
     /// Takes so many back.
     fn give_back(&self, permits: usize);
@@ -21,7 +21,7 @@ impl PermitPool for Semaphore {
     }
 }
 
-/// Permits that are out; given back when this is dropped.
+/// Permits in use; released when this is dropped.
 pub struct Permit {
     first: PoolPermits,
     /// Of other pools; empty where appends of one owner lie together.
@@ -65,7 +65,7 @@ impl Permit {
         Self { first: PoolPermits { pool, permits }, more: Vec::new() }
     }
 
-    /// How many they are.
+    /// Number of permits.
     #[must_use]
     pub fn num_permits(&self) -> usize {
         self.first.permits + self.more.iter().map(|part| part.permits).sum::<usize>()

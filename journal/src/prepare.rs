@@ -1,15 +1,15 @@
-//! Making a segment ready before it is needed, so that a rotation touches no folder.
+//! Preparation of a segment before it is needed, so that a rotation touches no folder.
 //!
-//! What must hold: when a segment is handed over, its name, its folder entry, its size and (where that pays) its
-//! zeroes are durable, and so is its header, which is written last: a file whose header holds was finished. The zeroes are
-//! written by the file writer ([`crate::bulk`]), over a file of the storage.
+//! Invariant: when a segment is handed over, its name, its folder entry, its size and (where that pays) its zeroes are
+//! durable, and so is its header, which is written last: a file whose header holds was finished. The zeroes are written
+//! by the file writer ([`crate::bulk`]), over a file of the storage.
 //!
 //! Zero-written blocks serve the syncing policies on ext4 and xfs only; `ftruncate` or `fallocate` space costs an
 //! extent conversion, and so a journal commit, at each first durable write.
 //!
-//! Where zeroes would be written, the file of a segment that retention has removed can take their place: its blocks
-//! are written. What it held is told apart from what will be by the salt, the number and the place that every checksum
-//! starts from, and nobody else may see it change.
+//! Where zeroes would be written, the file of a segment that retention has removed can replace them: its blocks are
+//! written. Old and new content are distinguished by the salt, the number and the place that every checksum starts
+//! from. No other process may see it change.
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub(crate) struct Prepared {
     pub(crate) header: SegmentHeader,
 }
 
-/// How a segment's space comes to be.
+/// Method that makes a segment's space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Space {
     /// Written with zeroes, where that pays.
@@ -41,12 +41,12 @@ pub(crate) enum Space {
     Reserved,
 }
 
-/// For how many segments the file system has room beyond the operator's reserve, as it says: bytes and inodes.
+/// Number of segments that fit beyond the operator's reserve, as the file system reports: bytes and inodes.
 pub(crate) fn free_segment_count(env: &Env) -> io::Result<u64> {
     room(env).map(|(free_segments, _)| free_segments)
 }
 
-/// The same, and whether it is inodes alone that are missing.
+/// As above, with true if only inodes are missing.
 pub(crate) fn room(env: &Env) -> io::Result<(u64, bool)> {
     let space = env.storage.space()?;
     let bytes = in_bytes(env, space);
@@ -61,8 +61,8 @@ fn in_bytes(env: &Env, space: crate::io::Space) -> u64 {
     space.free.saturating_sub(env.config.reserve_free) / env.config.segment_bytes
 }
 
-/// What a file system lacks that has bytes for a segment: inodes; or, where it has refused one for want of room, what it does
-/// not say.
+/// Missing resource of a file system that has bytes for a segment: inodes; or an unknown one, where it has refused a
+/// segment for want of room.
 pub(crate) fn lacks(env: &Env, number: u64, refused: bool) -> Option<String> {
     let space = env.storage.space().ok().filter(|space| in_bytes(env, *space) > 0)?;
     match space.files {
@@ -123,10 +123,11 @@ pub(crate) fn write_header(file: &dyn File, header: &SegmentHeader) -> io::Resul
     file.write_at(block, 0, Durability::Synced).1
 }
 
-/// Makes segment `number`. `throttle` is called after each MiB of zeroes with the bytes done, and returns `false` to stop.
+/// Makes segment `number`. `throttle` is called after each MiB of zeroes with the bytes done, and returns `false` to
+/// stop.
 ///
 /// # Errors
-/// What the kernel says (`StorageFull` where there is no room); what was begun is removed again.
+/// Error of the kernel (`StorageFull` where there is no room); a partial file is removed again.
 pub(crate) fn make(
     env: &Env,
     number: u64,
@@ -144,7 +145,7 @@ pub(crate) fn make(
     match fill(env, &file, number, epoch, space, throttle) {
         Ok(Some(header)) => Ok(Some(Prepared { header })),
         other => {
-            // Half a segment is of no use, and it holds the space that somebody waits for.
+            // Half a segment is useless, and it takes the space that appends wait for.
             let _ = env.storage.remove(&name);
             other.map(|_| None)
         }
@@ -169,13 +170,14 @@ fn fill(
     finish(env, file.as_ref(), number, epoch, None).map(Some)
 }
 
-/// Whether zeroes are written ahead of the batches.
+/// True if zeroes are written ahead of the batches.
 fn zeroes_ahead(env: &Env) -> bool {
     env.storage.zeroing_pays() && env.config.policy.syncs()
 }
 
-/// From `done` to the capacity, and durable with the file's length; `false` when `throttle` says stop. One write of a MiB is
-/// under way at a time, and none while `throttle` waits: so the syncs of the foreground never queue behind more than that.
+/// From `done` to the capacity, and durable with the file's length; `false` when `throttle` says stop. One write of a
+/// MiB is under way at a time, and none while `throttle` waits: so the syncs of the foreground never queue behind more
+/// than that.
 fn write_zeroes(
     env: &Env,
     file: &Arc<dyn File>,
@@ -211,7 +213,7 @@ fn finish(env: &Env, file: &dyn File, number: u64, epoch: u32, former: Option<Fo
 
 // ---- a file that is used again ------------------------------------------------------------------------------------
 
-/// Why a file is not used again.
+/// Reason why a file is not used again.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NotReused {
     /// It would not pay, or is switched off: nothing worth a word.
@@ -227,7 +229,7 @@ pub(crate) enum NotReused {
     Io(#[from] io::Error),
 }
 
-/// Whether a file of so many bytes is worth it: it spares at least half of the zeroes, which nobody else writes.
+/// True if a file of so many bytes is worth it: it saves at least half of the zeroes, which nothing else writes.
 pub(crate) fn reuse_pays(env: &Env, bytes: u64) -> bool {
     let capacity = env.config.segment_bytes;
     env.config.recycle && zeroes_ahead(env) && bytes <= capacity && bytes >= capacity / 2
@@ -251,7 +253,7 @@ pub(crate) fn reuse(
     }
     let former = former_of(env, from, bytes)?;
     env.meta.settle()?;
-    // From here on nobody else can open it anew; then it is asked whether somebody has.
+    // From here on no other process can open it again; then the check looks for existing users.
     env.storage.set_sealed_mode(&old, false)?;
     if let TakeOver::Refused(witness) = env.storage.take_over(&old, &new)? {
         return Err(NotReused::Seen(witness));
@@ -265,7 +267,7 @@ pub(crate) fn reuse(
     }
 }
 
-/// What its header says, which must be a header of that very segment in the form that is written today.
+/// Content of its header, which must be a header of that very segment in the current format.
 fn former_of(env: &Env, from: u64, bytes: u64) -> Result<Former, NotReused> {
     let block = env.storage.block_size();
     let file = env.storage.open(&segment_name(from), Access::ReadDirect)?;
@@ -306,14 +308,14 @@ fn sync_folder(env: &Env) -> io::Result<()> {
 /// its own shared lock. A header of an earlier epoch is replaced first.
 ///
 /// # Errors
-/// What the kernel says.
+/// Error of the kernel.
 pub(crate) fn open(env: &Env, prepared: &Prepared, epoch: u32) -> io::Result<(SegmentHeader, Vec<Arc<dyn File>>)> {
     let mut header = prepared.header.clone();
     let name = segment_name(header.number);
     if header.epoch != epoch {
         header = new_header(env, header.number, epoch, header.former)?;
-        // Who made it may be dead: with its header still on the way to the disk, its size and its name not durable, and
-        // the mode of a segment that it was about to seal.
+        // The preparing process may be dead. Then its header may still be on the way to the disk, its size and name
+        // not durable, and its mode that of a segment about to be sealed.
         let file = segment_file::open_alone(
             env.storage.as_ref(),
             header.number,
@@ -340,7 +342,7 @@ pub(crate) fn open_all(env: &Env, number: u64) -> io::Result<Vec<Arc<dyn File>>>
 /// run may be dead with its zeroes still on the way: they are waited for.
 ///
 /// # Errors
-/// What the kernel says.
+/// Error of the kernel.
 pub(crate) fn find_left_over(env: &Env, number: u64) -> io::Result<Option<Prepared>> {
     let file = match segment_file::open_alone(
         env.storage.as_ref(),
@@ -367,11 +369,11 @@ pub(crate) fn find_left_over(env: &Env, number: u64) -> io::Result<Option<Prepar
         && header.number == number
         && header.log_id == env.meta.get().log_id
         && is_untouched(file.as_ref(), &header);
-    // Epoch 0 is never in force: the header is replaced before use, with a new salt, whoever prepared it.
+    // Epoch 0 is never in force: the header is replaced before use, with a new salt, whichever process prepared it.
     Ok(fits.then_some(Prepared { header: SegmentHeader { epoch: 0, ..header } }))
 }
 
-/// Whether the place of its first batch is as it was when it was made ready: then it never held one.
+/// True if the place of its first batch is as it was when it was prepared: then it never held one.
 fn is_untouched(file: &dyn File, header: &SegmentHeader) -> bool {
     let pos = u64::from(header.block_size);
     let (block, read) = file.read_at(IoBuf::with_capacity(pos as usize), pos, pos as usize);

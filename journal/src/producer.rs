@@ -1,21 +1,22 @@
-//! The producer table: what the log remembers of its producers, so that a resend is stored once.
+//! The producer table: the stored state of each producer, so that a resend is stored once.
 //!
-//! What must hold:
+//! Invariants:
 //! - A sequence is stored at most once. A resend of stored records gets the offset that they have; a jump ahead needs
 //!   the producer's explicit mark; an append that is partly stored, or older than what is remembered, is refused.
 //! - A lower epoch of a producer is fenced, and an id belongs to the owner that first used it.
-//! - There is one table. A footer is a cut of it at the footer's end ([`ProducerTable::snapshot`]): what was given an offset
-//!   behind that end leaves no trace in the footer. So a producer keeps every range that a footer may still need, and
-//!   beyond these `window` ranges.
-//! - Forgetting is decided here, and nowhere else: by BYE, or to make room for a newcomer. It takes effect for the log
-//!   with a [`Tombstone`]: everything of that producer below an offset is forgotten. A start applies tombstones, and
-//!   evicts nobody by itself; so it may hold more than [`ProducerTable::max`].
+//! - There is one table. A footer is a cut of it at the footer's end ([`ProducerTable::snapshot`]): an append with an
+//!   offset behind that end leaves no trace in the footer. So a producer retains every range that a footer may still
+//!   need, and beyond these `window` ranges.
+//! - Forgetting is decided only here: by BYE, or to make room for a newcomer. It takes effect for the log with a
+//!   [`Tombstone`]: everything of that producer below an offset is forgotten. A start applies tombstones, and evicts
+//!   no producer by itself; so it may hold more than [`ProducerTable::max`].
 //! - A producer is evicted only while it is not `pinned` (connected), after `keep` nanoseconds without an append, the
-//!   longest silent first. That is where exactly-once ends, and docs say so.
-//! - Silence is measured by the boot clock, which cannot jump. Only a start reads the wall clock, and clamps what it says:
-//!   a producer is then at least a tenth of `keep` away from eviction, so that it has time to connect again.
-//! - The places are shared by owner, max-min: an owner grows only while as many places as he has are still free. An owner
-//!   with less than [`guarantee`] producers gets a place also above `max`, up to twice `max`, and root up to three times.
+//!   longest silent first. Exactly-once ends there, and docs say so.
+//! - Silence is measured by the boot clock, which cannot jump. Only a start reads the wall clock, and clamps its
+//!   value: a producer is then at least a tenth of `keep` away from eviction, so that it has time to connect again.
+//! - The places are shared by owner, max-min: an owner grows only while as many places as it has are still free. An
+//!   owner with less than [`guarantee`] producers gets a place also above `max`, up to twice `max`, and root up to
+//!   three times.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -30,8 +31,8 @@ const ROOT: u64 = 0;
 /// Most producers that an owner is guaranteed.
 const GUARANTEE_MAX: usize = 8;
 
-/// The owner that a producer is counted under, where nothing else is known of him: ids of the network are told apart by
-/// secrets, which anybody can have as many of as he likes.
+/// The owner that a producer is counted under, if no other owner is known: ids of the network differ by secrets, and a
+/// client can have any number of those.
 pub(crate) fn counted_under(owner: u64) -> u64 {
     if owner & NETWORK != 0 { NETWORK } else { owner }
 }
@@ -44,7 +45,7 @@ fn guarantee(max: usize) -> usize {
 /// A producer's 128-bit id.
 pub type ProducerId = [u8; 16];
 
-/// What the table says to an append.
+/// Verdict of the table on an append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Not stored yet and next in line.
@@ -61,7 +62,7 @@ pub(crate) enum Verdict {
         /// The epoch that is in force.
         current: u32,
     },
-    /// The id was first used by somebody else.
+    /// The id was first used by another owner.
     NotOwner,
     /// It jumps ahead without saying so.
     Gap {
@@ -75,7 +76,7 @@ pub(crate) enum Verdict {
     },
     /// Older than what is remembered: it was stored once, or skipped, and its offset is forgotten.
     TooOld,
-    /// In a hole of the sequence, which the gap mark or a loss made: not stored, and no longer welcome.
+    /// In a gap of the sequence, made by the gap mark or a loss: not stored, and not accepted any more.
     Skipped {
         /// The sequence that is next.
         expected: u64,
@@ -84,7 +85,7 @@ pub(crate) enum Verdict {
     TableFull,
 }
 
-/// Where a producer stands.
+/// State of a producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProducerState {
     /// The epoch in force.
@@ -99,15 +100,15 @@ struct Producer {
     /// The owner whose share it is of.
     counted: u64,
     epoch: u32,
-    /// When it last appended, by the wall clock: what a footer says.
+    /// Time of its last append by the wall clock: the value in a footer.
     last_active_ns: i64,
-    /// The same by the boot clock: what decides. Before the boot it is negative.
+    /// The same by the boot clock: the value that decides. Before the boot it is negative.
     active_boot_ns: i64,
     /// Offset of the first record of this life: of an earlier life nothing is known.
     born_at: u64,
     ranges: VecDeque<StoredRange>,
-    /// Below it nothing more is known. It follows what the window lets go, and not what is lost: that is known not to be
-    /// stored.
+    /// Below it nothing more is known. It follows the ranges that leave the window, not the lost ones: those are known
+    /// not to be stored.
     forgotten_below: u64,
 }
 
@@ -120,7 +121,7 @@ impl Producer {
         boot(now).saturating_sub(self.active_boot_ns)
     }
 
-    /// What a footer that ends at `end` says of it; nothing where this life began later.
+    /// Entry of a footer that ends at `end`; nothing if this life began later.
     fn entry(&self, id: &ProducerId, end: u64, window: usize, now: Moment) -> Option<ProducerEntry> {
         if self.born_at >= end {
             return None;
@@ -162,17 +163,17 @@ pub(crate) struct ProducerTable {
 }
 
 impl ProducerTable {
-    /// A table for `max` producers that remembers `window` appends of each and forgets nobody before `keep_ns`.
+    /// A table for `max` producers that remembers `window` appends of each and forgets none before `keep_ns`.
     pub(crate) fn new(max: usize, window: usize, keep_ns: i64) -> Self {
         Self { producers: HashMap::new(), ranges: 0, window: window.max(1), max: max.max(1), keep_ns }
     }
 
-    /// How many producers are remembered.
+    /// Number of producers that are remembered.
     pub(crate) fn len(&self) -> usize {
         self.producers.len()
     }
 
-    /// How many there may be before newcomers are judged by their owner's share.
+    /// Number of producers above which newcomers are judged by their owner's share.
     pub(crate) fn max(&self) -> usize {
         self.max
     }
@@ -182,14 +183,14 @@ impl ProducerTable {
         self.ranges
     }
 
-    /// How many producers each owner has, in no order.
+    /// Number of producers of each owner, in no order.
     pub(crate) fn by_owner(&self) -> Vec<(u64, usize)> {
         let mut owners: HashMap<u64, usize> = HashMap::new();
         self.producers.values().for_each(|p| *owners.entry(p.counted).or_default() += 1);
         owners.into_iter().collect()
     }
 
-    /// Where a producer stands, if it is remembered.
+    /// State of a producer, if it is remembered.
     pub(crate) fn get(&self, id: &ProducerId) -> Option<(u64, ProducerState)> {
         let p = self.producers.get(id)?;
         let last = p.ranges.back().map(|r| {
@@ -199,7 +200,7 @@ impl ProducerTable {
         Some((p.owner, ProducerState { epoch: p.epoch, last }))
     }
 
-    /// What to do with an append. Changes nothing. `counted`: the owner whose share a newcomer would be of.
+    /// Judges an append. Changes nothing. `counted`: the owner whose share a newcomer would count in.
     pub(crate) fn check(
         &self,
         append: &ChunkHeader,
@@ -239,7 +240,8 @@ impl ProducerTable {
             if r.first_sequence < end && first < range_end {
                 return match r.first_sequence <= first && end <= range_end {
                     true => Verdict::Duplicate { first_offset: r.first_offset + (first - r.first_sequence) },
-                    // Cut differently than it was stored, or a part of it lies in a hole: it has no single run of offsets.
+                    // Split differently than it was stored, or a part of it lies in a gap: it has no single run of
+                    // offsets.
                     false => Verdict::Overlap { expected: p.next_sequence() },
                 };
             }
@@ -254,8 +256,9 @@ impl ProducerTable {
         }
     }
 
-    /// Stores what was checked as [`Verdict::Fresh`] or [`Verdict::First`]. A newcomer is of the share of `counted`. Everything
-    /// below `settled` is in the segments already: what is behind it a footer may have to leave out again.
+    /// Stores an append that was checked as [`Verdict::Fresh`] or [`Verdict::First`]. A newcomer counts in the share
+    /// of `counted`. Everything below `settled` is in the segments already; a footer may have to leave out later
+    /// entries again.
     pub(crate) fn store(&mut self, append: &ChunkHeader, first_offset: u64, counted: u64, settled: u64, now: Moment) {
         let new = StoredRange { first_sequence: append.first_sequence, first_offset, count: append.count };
         let p = self.producers.entry(append.producer).or_insert_with(|| Producer {
@@ -289,8 +292,8 @@ impl ProducerTable {
         self.ranges = self.ranges - before + p.ranges.len().min(self.window);
     }
 
-    /// Stores what was read back from the log. Nobody is evicted. The log takes a sequence twice only where a tombstone lies
-    /// between: if that one was lost, this is a later life all the same.
+    /// Stores an append read back from the log. No producer is evicted. The log takes a sequence twice only where a
+    /// tombstone lies between: if that one was lost, this is still a later life.
     pub(crate) fn replay(&mut self, append: &ChunkHeader, first_offset: u64, append_real_ns: i64, now: Moment) {
         let is_new_life =
             self.producers.get(&append.producer).is_some_and(|p| append.first_sequence < p.next_sequence());
@@ -304,8 +307,8 @@ impl ProducerTable {
         }
     }
 
-    /// Makes room for a newcomer, where that takes an eviction; its tombstone is the caller's to write. None is evicted that
-    /// was active within its time: then the newcomer has a place above the limit ([`Verdict::First`] said so).
+    /// Makes room for a newcomer, where that takes an eviction; its tombstone is the caller's to write. None is evicted
+    /// that was active within its time: then the newcomer has a place above the limit ([`Verdict::First`] said so).
     pub(crate) fn make_room(&mut self, now: Moment, pinned: &HashSet<ProducerId>) -> Vec<ProducerId> {
         let mut evicted = Vec::new();
         while self.producers.len() >= self.max
@@ -317,8 +320,8 @@ impl ProducerTable {
         evicted
     }
 
-    /// Changes how many are remembered. Nobody is forgotten for it before its time: a newcomer is refused until enough
-    /// have been silent for long enough.
+    /// Changes the number of producers that are remembered. None is forgotten early: a newcomer is refused until
+    /// enough have been silent for long enough.
     pub(crate) fn set_max(&mut self, max: usize) {
         self.max = max.max(1);
     }
@@ -330,8 +333,8 @@ impl ProducerTable {
         }
     }
 
-    /// Takes over what has happened in the live table since this copy of it was made, while nothing was stored: epochs that
-    /// were raised, and who was forgotten.
+    /// Adopts changes of the live table since this copy of it was made, while nothing was stored: raised epochs and
+    /// forgotten producers.
     pub(crate) fn catch_up(&mut self, live: &Self) {
         self.producers.retain(|id, p| {
             let now = live.producers.get(id);
@@ -348,7 +351,7 @@ impl ProducerTable {
         gone.is_some()
     }
 
-    /// Forgets what a tombstone says: everything of that producer below an offset. A later life stays.
+    /// Applies a tombstone: forgets everything of that producer below an offset. A later life stays.
     pub(crate) fn bury(&mut self, tombstone: &Tombstone) {
         let is_older = |p: &Producer| p.born_at < tombstone.below;
         if self.producers.get(&tombstone.producer).is_some_and(is_older) {
@@ -356,7 +359,7 @@ impl ProducerTable {
         }
     }
 
-    /// Whether there is a place for a further producer of this owner. One that may be evicted counts as free.
+    /// True if there is a place for a further producer of this owner. One that may be evicted counts as free.
     fn has_room_for(&self, counted: u64, now: Moment, pinned: &HashSet<ProducerId>) -> bool {
         let (mut kept, mut theirs) = (0, 0);
         for (id, p) in &self.producers {
@@ -379,9 +382,9 @@ impl ProducerTable {
         may.min_by_key(|(id, p)| (p.active_boot_ns, **id)).map(|(id, _)| *id)
     }
 
-    /// When a producer was active by the boot clock of now, of which the disk knows the wall clock's time. That one may have
-    /// been ahead, or behind: it is believed as far as it makes nobody younger than now, or so old that he may be evicted
-    /// before he had time to come back.
+    /// Last activity by the current boot clock, from the wall clock time on disk. That clock may have been ahead, or
+    /// behind. The time is limited: no producer becomes younger than now, or so old that it may be evicted before it
+    /// had time to come back.
     fn loaded(&self, last_active_ns: i64, now: Moment) -> i64 {
         let oldest = self.keep_ns - self.keep_ns / 10;
         boot(now).saturating_sub(now.real_ns.saturating_sub(last_active_ns).clamp(0, oldest))
@@ -391,7 +394,7 @@ impl ProducerTable {
         self.ranges = self.producers.values().map(|p| p.ranges.len().min(self.window)).sum();
     }
 
-    /// Takes out what was stored at these offsets: it is lost, so a resend of it must not be called stored.
+    /// Removes the entries at these offsets: they are lost, so a resend of them must not be called stored.
     pub(crate) fn lose(&mut self, from: u64, to: u64) {
         for p in self.producers.values_mut() {
             for r in std::mem::take(&mut p.ranges) {
@@ -405,7 +408,7 @@ impl ProducerTable {
         self.count_ranges();
     }
 
-    /// What a footer that ends at offset `end` says; sorted, so that the same table makes the same bytes.
+    /// Content of a footer that ends at offset `end`; sorted, so that the same table makes the same bytes.
     pub(crate) fn snapshot(&self, end: u64, now: Moment) -> Vec<ProducerEntry> {
         let entries = self.producers.iter().filter_map(|(id, p)| p.entry(id, end, self.window, now));
         let mut all: Vec<_> = entries.collect();
@@ -505,7 +508,7 @@ mod tests {
     fn what_is_lost_is_never_called_stored_though_nothing_older_is_remembered() {
         let mut t = ProducerTable::new(10, 2, 0);
         for i in 0..4 {
-            t.store(&append(1, i * 10, 10), 1000 + i * 100, 1000, u64::MAX, at(0)); // ranges of their own, two of them forgotten
+            t.store(&append(1, i * 10, 10), 1000 + i * 100, 1000, u64::MAX, at(0)); // own ranges, two forgotten
         }
         t.lose(1200, 1300);
         let mut again = ProducerTable::new(10, 2, 0);
@@ -515,7 +518,7 @@ mod tests {
             assert_eq!(check(t, &append(1, 20, 10)), Verdict::Skipped { expected: 40 });
             assert_eq!(check(t, &append(1, 15, 10)), Verdict::Overlap { expected: 40 }, "a part of it was stored");
         }
-        // With nothing left it goes on where that which is known ends.
+        // With nothing left it continues where the known part ends.
         t.lose(0, u64::MAX);
         let mut again = ProducerTable::new(10, 2, 0);
         again.load(&t.snapshot(u64::MAX, at(9)), at(9));
@@ -571,11 +574,11 @@ mod tests {
         assert_eq!(fill(&mut t, &mut ids, 1000, 0), MAX / 2);
         assert_eq!(fill(&mut t, &mut ids, 1001, 0), MAX / 4, "and another half of what is left");
         assert_eq!(fill(&mut t, &mut ids, 1000, 50), 0);
-        // Whatever their secrets are, who come by the network are one.
+        // Whatever their secrets are, producers of the network count as one owner.
         let (mut network, mut others) = (ProducerTable::new(MAX, 2, 100), 0);
         let secrets = [NETWORK | 5, NETWORK | 6].map(|owner| fill(&mut network, &mut others, owner, 0));
         assert_eq!(secrets, [MAX / 2, 0]);
-        // What has been silent for long enough is as good as free, whoever's it was.
+        // A producer that was silent for long enough counts as free, whichever owner it has.
         assert_eq!(fill(&mut t, &mut ids, 1003, 100), MAX / 2);
         assert_eq!(t.len(), MAX);
     }
@@ -635,7 +638,7 @@ mod tests {
         t.store(&append(1, 0, 1), 0, 1000, u64::MAX, Moment { real_ns: 1_000_000, boot_ns: 10 });
         let later = Moment { real_ns: 50, boot_ns: 111 };
         assert_eq!(t.check(&append(2, 0, 1), false, 1000, later, &none), Verdict::First);
-        // And over a start: nobody is younger than now, and everybody has a tenth of the time to come back.
+        // Also over a start: none is younger than now, and each has a tenth of the time to come back.
         let mut back = ProducerTable::new(1, 2, 100);
         back.load(&t.snapshot(u64::MAX, later), Moment { real_ns: 60, boot_ns: 5 });
         for (boot_ns, verdict) in [(14, Verdict::TableFull), (15, Verdict::First)] {
@@ -644,7 +647,7 @@ mod tests {
         }
     }
 
-    /// What is given an offset behind the footer's end leaves no trace in it.
+    /// An append with an offset behind the footer's end leaves no trace in it.
     #[test]
     fn a_footer_is_the_table_as_it_was_at_its_end() {
         const LATE: u64 = 30;

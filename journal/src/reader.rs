@@ -1,9 +1,10 @@
 //! Reading a log while it is written, without touching the writer.
 //!
-//! What must hold: a reader sees what is below the watermark it asked for, in order, each record once; what it cannot
-//! have is a typed gap, told once, and it goes on behind it. The newest batches come from memory; older ones of the
-//! active segment in the way in which it is written (never through the page cache where direct writes go around it),
-//! sealed ones through the page cache. A reader holds a shared lock on sealed segments only: nobody else's lock may hold up recovery.
+//! Invariant: a reader sees the records below the watermark it asked for, in order, each record once. A range that it
+//! cannot have is a typed gap, reported once, and the reader continues behind it. The newest batches come from memory.
+//! Older ones of the active segment are read in the way in which it is written (never through the page cache where
+//! direct writes go around it), sealed ones through the page cache. A reader holds a shared lock on sealed segments
+//! only: no lock of a reader may delay recovery.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,12 +20,12 @@ use crate::watermark::Level;
 
 /// Looks, a millisecond apart, for a record that must be there before it is an error: the longest recovery is shorter.
 const MISSING_RECORD_POLLS_MAX: u32 = 90_000;
-/// Looks after which a record that nobody moves counts as damaged.
+/// Number of looks after which a record that nothing moves counts as damaged.
 const DAMAGED_RECORD_POLLS: u32 = 4;
-/// What is counted for a look that brings no batch: a segment's footer that is read to pass over it, a millisecond's wait.
+/// Cost of a look that returns no batch: a segment's footer that is read to pass over it, or a millisecond's wait.
 const EMPTY_READ_COST_BYTES: usize = 64 * 1024;
 
-/// A place in the log and the means to go on from there.
+/// A place in the log and the means to continue from there.
 pub struct Reader {
     shared: Arc<Shared>,
     next: u64,
@@ -43,18 +44,18 @@ struct Open {
     sealed_end: Option<u64>,
 }
 
-/// What a look of a [`Reader`] came to.
+/// Result of a look of a [`Reader`].
 #[derive(Debug)]
 pub enum Found {
     /// The batch that holds the next offset; it may begin before it.
     Batch(Arc<Batch>),
     /// The reader has caught up.
     CaughtUp,
-    /// What was allowed is used up, and more may be there. The place has moved over what was passed.
+    /// The budget is used up, and more may be there. The place has moved over the data that was passed.
     NotYet,
 }
 
-/// What comes next in the active segment.
+/// Next content of the active segment.
 enum Behind {
     Batch(Batch),
     /// Nothing that holds, up to this offset.
@@ -75,7 +76,7 @@ impl Reader {
         }
     }
 
-    /// For a journal in which nothing moves while somebody reads.
+    /// For a journal in which nothing moves during a read.
     pub(crate) fn impatient(self) -> Self {
         Self { polls_max: 4 * DAMAGED_RECORD_POLLS, ..self }
     }
@@ -99,7 +100,7 @@ impl Reader {
     /// Blocks for a disk read where the batch is not in memory.
     ///
     /// # Errors
-    /// [`ReadError::Gap`] once for each range that cannot be had; calling again goes on behind it.
+    /// [`ReadError::Gap`] once for each unavailable range; the next call continues behind it.
     pub fn next_batch(&mut self) -> Result<Option<Arc<Batch>>, ReadError> {
         loop {
             match self.look(&mut { usize::MAX })? {
@@ -110,9 +111,9 @@ impl Reader {
         }
     }
 
-    /// As [`Self::next_batch`], for who must not be kept for as long as nothing of a time range is found, or a record is
-    /// being moved: it comes back once it has looked at so many bytes, which are taken off; what it gives is counted, too.
-    /// Beyond them it reads one batch at most, or the rest of a segment that is damaged.
+    /// As [`Self::next_batch`], for callers that must not wait while nothing of a time range is found, or a record is
+    /// being moved. It returns after so many bytes, which are subtracted; the returned batch is counted, too. Beyond
+    /// them it reads one batch at most, or the rest of a segment that is damaged.
     ///
     /// # Errors
     /// As [`Self::next_batch`].
@@ -204,7 +205,7 @@ impl Reader {
     /// The next batch from the open segment, or `None` after moving to another one.
     fn read_next(&mut self) -> Result<Option<Batch>, ReadError> {
         if self.open.is_none() {
-            // It may be removing one segment after the other: then a look for what it has passed finds nothing.
+            // Retention may be removing segments: then a search for a removed offset finds nothing.
             let lowest = self.shared.lowest_offset();
             if self.next < lowest {
                 let from = std::mem::replace(&mut self.next, lowest);
@@ -221,7 +222,7 @@ impl Reader {
         loop {
             match open.reader.next_batch() {
                 Ok(Some(batch)) if batch.end_offset() <= self.next => {}
-                // In the next block of the active segment; what lies between is looked for first.
+                // In the next block of the active segment; the data between is searched first.
                 Ok(Some(batch)) if open.sealed_end.is_none() && batch.first_offset > self.next => break,
                 Ok(Some(batch)) => return Ok(Some(batch)),
                 Ok(None) => break,
@@ -244,10 +245,10 @@ impl Reader {
         }
     }
 
-    /// Looks for what comes next in the active segment over bad places: a reader of one that grows ends at the first. It is
-    /// there, or nothing up to the next batch that holds is. `None` where it cannot be looked for.
+    /// Searches the next data in the active segment over bad places: a reader of a growing segment ends at the first.
+    /// The next record is there, or nothing up to the next valid batch is. `None` where no search is possible.
     fn behind_damage(&mut self, limit: u64) -> Result<Option<Behind>, ReadError> {
-        // There is no segment to go on in, and none of those that there are holds it.
+        // There is no segment to continue in, and none of the existing ones holds it.
         let Some((number, first, end)) = self.shared.active_extent() else { return Ok(Some(Behind::Gap(limit))) };
         if first > self.next {
             return Ok(Some(Behind::Gap(first.min(limit))));
@@ -299,7 +300,7 @@ impl Reader {
         let known_end = sealed.known_summary().map_or(0, |s| s.end_offset);
         let look = || sealed.proof(storage.as_ref());
         let proof = match look().or_else(|_| look()) {
-            // As one that is damaged, for this time: it must not keep anybody from what lies behind it.
+            // Handled as damaged, for this time: it must not block reads of the data behind it.
             Err(e) if is_bad_place(&e) => None,
             proof => proof.map_err(|e| io(sealed.number, e))?,
         };
@@ -309,7 +310,7 @@ impl Reader {
         let footer = &proof.footer;
         let sealed_end = footer.end_offset.max(known_end);
         if footer.first_offset > self.next {
-            // What retention has removed meanwhile first; behind it there may be damage.
+            // First the range removed by retention meanwhile; behind it there may be damage.
             let lowest = self.shared.lowest_offset();
             let to = if self.next < lowest { lowest.min(footer.first_offset) } else { footer.first_offset };
             let gap = ReadError::Gap { from: self.next, to, damaged: self.next >= lowest };
@@ -330,8 +331,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Nothing in a sealed segment can be believed any more: all of it is a gap, if it is still in the list. Else retention
-    /// has taken it, and its file may be another segment's by now.
+    /// Nothing in a sealed segment can be believed any more: all of it is a gap, if it is still in the list. Else
+    /// retention has taken it, and its file may be another segment's by now.
     fn abandon_segment(&mut self, sealed: &Sealed, end: u64) -> Result<(), ReadError> {
         if end <= self.next || !self.shared.catalog().all().iter().any(|s| s.number == sealed.number) {
             return Ok(());

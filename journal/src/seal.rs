@@ -1,9 +1,9 @@
 //! Writing a footer: the one way in which a segment becomes sealed.
 //!
-//! What must hold: the caller has synced the segment's data. When this returns, footer, length and mode are durable.
-//! Cut anywhere before that, the segment has no footer at its end, is scanned, and comes to the same footer again.
-//! The file is made shorter only after its footer is durable: one that is shorter than it was made and has no footer
-//! at its end has lost its end, and is told of.
+//! Invariant: the caller has synced the segment's data. On return, footer, length and mode are durable. If cut
+//! anywhere before that, the segment has no footer at its end, is scanned, and gets the same footer again. The file is
+//! made shorter only after its footer is durable. So a file that is shorter than created and has no footer at its end
+//! has lost its end, which is reported.
 
 use std::io;
 
@@ -11,7 +11,7 @@ use crate::format::checksum::Seed;
 use crate::format::footer::Footer;
 use crate::io::{Durability, File, IoBuf, Storage};
 
-/// What sealing made.
+/// Result of sealing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SealedFile {
     /// Bytes of the file.
@@ -23,7 +23,7 @@ pub(crate) struct SealedFile {
 /// Writes the footer at `pos`, ends the file behind it, makes it readable for the group, and syncs all of it.
 ///
 /// # Errors
-/// What the kernel says.
+/// Error of the kernel.
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn seal(
     storage: &dyn Storage,

@@ -1,17 +1,17 @@
 //! Open files of segments, and the locks that they hold on themselves.
 //!
-//! What must hold:
-//! - **Every description that writes to a segment holds a shared lock on itself**, from before its first write: making,
-//!   heading, appending, sealing, rewriting. The kernel lets go of it when the last reference to the description is gone,
-//!   and a write in flight is such a reference, also when the process that began it is dead. (The process's other locks
-//!   are free at once: a direct write through a ring was seen to land seconds after its process had been reaped.)
-//! - **Nothing is concluded from an unsealed segment before its exclusive lock was held**: then nobody writes to it any
-//!   more. It is waited for as long as it must, and that is told. A segment whose footer holds needs no lock: its data
-//!   was synced before the footer was written.
+//! Invariants:
+//! - **Every description that writes to a segment holds a shared lock on itself**, from before its first write:
+//!   creating, heading, appending, sealing, rewriting. The kernel releases it with the last reference to the
+//!   description. A write in flight is such a reference, also when its process is dead. (The process's other locks are
+//!   free at once: a direct write through a ring was seen to land seconds after its process had been reaped.)
+//! - **Nothing is concluded from an unsealed segment before its exclusive lock was held**: then no process writes to
+//!   it any more. The wait has no limit, and is reported. A segment with a valid footer needs no lock: its data was
+//!   synced before the footer was written.
 //! - The descriptions latch: after a failed write or sync they refuse everything until they are opened again.
 //!
-//! Locks of one process are in each other's way as those of two are: who asks for the exclusive one has closed his own
-//! descriptions, or is waiting for their last write.
+//! Locks of one process conflict like those of two: before asking for the exclusive one, a thread closes its own
+//! descriptions, or waits for their last write.
 
 use std::io;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::env::{Event, Observer};
 use crate::faults::{Fault, Faults};
 use crate::io::{Access, File, LatchedFile, Lock, Storage};
 
-/// Opens a segment to write to it. Who writes elsewhere in it meanwhile has a description of his own.
+/// Opens a segment to write to it. Another writer to another part of it has its own description.
 pub(crate) fn open(storage: &dyn Storage, name: &str, access: Access) -> io::Result<Arc<dyn File>> {
     locked(storage.open(name, access)?)
 }
@@ -35,8 +35,8 @@ fn locked(file: Arc<dyn File>) -> io::Result<Arc<dyn File>> {
     Ok(Arc::new(LatchedFile::new(file)))
 }
 
-/// Opens a segment that nobody writes to any more, and keeps it so for as long as the file lives. Waits for the writes
-/// of a dead process to end, however long that takes, and tells it.
+/// Opens a segment without other writers, and excludes them for as long as the file lives. Waits for the writes of a
+/// dead process to end, however long that takes, and reports it.
 pub(crate) fn open_alone(
     storage: &dyn Storage,
     number: u64,
@@ -49,7 +49,7 @@ pub(crate) fn open_alone(
     Ok(Arc::new(LatchedFile::new(file)))
 }
 
-/// Waits until nobody else writes to a segment, and tells it where that is not at once.
+/// Waits until no other process writes to a segment, and reports a wait that is not over at once.
 pub(crate) fn lock_alone(file: &dyn File, number: u64, observer: &Observer, faults: Faults) -> io::Result<()> {
     if faults.has(Fault::LockNotTaken) || file.try_lock(Lock::Exclusive)? {
         return Ok(());

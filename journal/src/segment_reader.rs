@@ -1,11 +1,11 @@
 //! Reads the batches of one segment in order, through their checksums.
 //!
-//! What must hold: only a batch whose checksums hold is returned. In a sealed segment a bad place is stepped over to
-//! the next batch that holds (the caller sees the offsets jump, which is how damage shows), and so is what the footer
-//! calls damaged: it was told to be lost and may be stored anew since, so it never comes back, though it can be read now
-//! (from a page that the disk never got, or a block that gave errors for a while). In the active one the
-//! first place that holds no batch is the end for now. A checksum that fails is looked at once more from the disk
-//! before it counts: the block may have been rewritten, unchanged bytes and all, while it was read.
+//! Invariant: only a batch with valid checksums is returned. In a sealed segment the reader skips a bad place to the
+//! next valid batch (the caller sees the offsets jump, which is how damage shows). It also skips data that the footer
+//! calls damaged. That was reported lost and may be stored again since, so it never comes back, even if it can be read
+//! now (from a page that the disk never got, or a block that gave errors for a while). In the active segment the first
+//! place that holds no batch is the end for now. After a failed checksum the place is read once more from the disk:
+//! the block may have been rewritten during the read, unchanged bytes and all.
 
 use std::io;
 use std::sync::Arc;
@@ -26,9 +26,9 @@ pub(crate) struct SegmentReader {
     epoch: u32,
     block: u64,
     pos: u64,
-    /// Where the batches end, in a sealed segment.
+    /// End of the batches, in a sealed segment.
     end: Option<u64>,
-    /// What its footer gives up.
+    /// Offsets that its footer names as lost.
     damage: Vec<Damage>,
     /// Checksum of the batch that was returned last, for a caller that checks the chain.
     pub(crate) last_checksum: u32,
@@ -61,7 +61,7 @@ impl SegmentReader {
         })
     }
 
-    /// Passes over what the segment's footer calls damaged.
+    /// Skips the data that the segment's footer calls damaged.
     pub(crate) fn without(self, damage: &[Damage]) -> Self {
         Self { damage: damage.to_vec(), ..self }
     }
@@ -144,7 +144,7 @@ impl SegmentReader {
             owners: Vec::new(),
             body: self.window.share(body_pos, stored_len),
         });
-        // The next batch is written over a vouch: in an active segment it must be looked for at the same place.
+        // The next batch overwrites a commit marker: in an active segment it must be searched at the same place.
         if batch.is_none() && self.end.is_none() {
             return Ok(None);
         }

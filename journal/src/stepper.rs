@@ -1,7 +1,7 @@
 //! The journal without threads: a second shell around the same committer, executor and recovery, for a simulation that
 //! decides itself what happens next.
 //!
-//! What must hold: nothing happens between two calls. A job that was begun is in flight until it is carried out; it
+//! Invariant: nothing happens between two calls. A job that was begun is in flight until it is carried out; it
 //! may be carried out before one that was begun earlier, or never (then the process died with it).
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,7 +22,7 @@ use crate::reader::Reader;
 use crate::recovery::Report;
 use crate::watermark::{Level, Watermarks};
 
-/// A journal that moves when it is told to.
+/// A journal that moves only by explicit steps.
 pub struct Stepper {
     shared: Arc<Shared>,
     retention: Mutex<RetentionState>,
@@ -31,14 +31,14 @@ pub struct Stepper {
 /// A job in flight.
 pub struct Begun {
     job: Job,
-    /// What it is, for a trace.
+    /// Kind of the job, for a trace.
     pub kind: Kind,
 }
 
-/// What a job does.
+/// Action of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// One write, of a batch or a vouch.
+    /// One write, of a batch or a commit marker.
     Write,
     /// A sync.
     Sync,
@@ -54,7 +54,7 @@ pub enum Kind {
     Close,
 }
 
-/// What could be begun.
+/// Jobs that could begin.
 pub enum Next {
     /// This.
     Job(Begun),
@@ -79,7 +79,7 @@ impl Stepper {
         Ok(Self { shared, retention: Mutex::default() })
     }
 
-    /// What the start found and did.
+    /// Findings and actions of the start.
     pub fn report(&self) -> &Report {
         &self.shared.report
     }
@@ -122,7 +122,7 @@ impl Stepper {
         self.shared.with(|c| c.disconnect(id, forget));
     }
 
-    /// Whether [`crate::Journal::forgotten`] would wait.
+    /// True if [`crate::Journal::forgotten`] would wait.
     pub fn is_forgetting(&self, id: &ProducerId) -> bool {
         self.shared.with(|c| c.is_forgetting(id))
     }
@@ -132,7 +132,7 @@ impl Stepper {
         self.shared.watermarks()
     }
 
-    /// What `clad.meta` says.
+    /// Content of `clad.meta`.
     pub fn meta(&self) -> Meta {
         self.shared.env().meta.get()
     }
@@ -169,7 +169,7 @@ impl Stepper {
         background::look_for_space(&self.shared);
     }
 
-    /// The other look of the background thread: what the rules of retention say is removed.
+    /// The other check of the background thread: removes segments by the rules of retention.
     pub fn retain(&self) {
         self.retention.lock().unwrap_or_else(PoisonError::into_inner).apply(&self.shared);
     }
@@ -184,12 +184,12 @@ impl Stepper {
         self.shared.with(|c| c.in_flight_bytes())
     }
 
-    /// When the oldest record was taken that is not durable, boot time.
+    /// Boot time at which the oldest record that is not durable was taken.
     pub fn oldest_undurable_boot_ns(&self) -> Option<u64> {
         self.shared.with(|c| c.oldest_undurable_boot_ns())
     }
 
-    /// Asks for a rotation; nobody waits for the answer.
+    /// Requests a rotation; the answer is dropped.
     pub fn request_rotate(&self) {
         let (reply, _): (RotateReply, _) = tokio::sync::oneshot::channel();
         self.shared.with(|c| c.request_rotate(reply));
@@ -200,7 +200,7 @@ impl Stepper {
         self.shared.with(|c| c.request_sync())
     }
 
-    /// Stops taking appends; jobs go on until [`Next::Exit`].
+    /// Stops taking appends; jobs continue until [`Next::Exit`].
     pub fn close(&self) {
         self.shared.with(|c| c.close());
     }

@@ -1,8 +1,9 @@
-//! Locks, wake-ups and threads of what runs beside each other in a journal.
+//! Locks, wake-ups and threads of the concurrent parts of a journal.
 //!
 //! They are std's. With the feature `models` they are shuttle's: then everything that threads share here runs under its
 //! scheduler, one thread at a time in every order that it picks, and an order that comes to rest or breaks a promise is
-//! found and can be run again (`models/`). What is never held over one of these (a lock around a plain value) stays std's.
+//! found and can be run again (`models/`). What is never held over one of these (a lock around a plain value) stays
+//! std's.
 
 #[cfg(all(feature = "models", not(debug_assertions)))]
 compile_error!("with the feature `models` a journal runs in a model only: it must not be in a release build");
@@ -12,10 +13,10 @@ mod here {
     pub(crate) use std::sync::{Condvar, Mutex, MutexGuard, atomic, mpsc};
     pub(crate) use std::thread;
 
-    /// Wakes the one who waits, or the next who does.
+    /// Wakes the waiting task, or the next one that waits.
     pub(crate) use tokio::sync::Notify as Bell;
 
-    /// Whether a thread has ended.
+    /// True if a thread has ended.
     pub(crate) fn has_ended(thread: &thread::JoinHandle<()>) -> bool {
         thread.is_finished()
     }
@@ -30,7 +31,7 @@ mod here {
     pub(crate) use shuttle::sync::{Condvar, Mutex, MutexGuard, atomic, mpsc};
     pub(crate) use shuttle::thread;
 
-    /// Wakes the one who waits, or the next who does.
+    /// Wakes the waiting task, or the next one that waits.
     pub(crate) struct Bell {
         rung: Mutex<bool>,
         heard: Condvar,
@@ -60,7 +61,7 @@ mod here {
             self.wait();
         }
 
-        /// Whether it was rung.
+        /// Returns true if it was rung.
         pub(crate) fn take(&self) -> bool {
             std::mem::take(&mut *self.rung.lock().expect("a bell is whole"))
         }

@@ -1,8 +1,8 @@
-//! Checks every byte of a log that carries meaning, and names what does not hold.
+//! Checks every byte of a log that carries meaning, and reports the invalid ones.
 //!
-//! What must hold: nothing is changed; a torn tail of the active segment is a note, everything else that fails is a
-//! problem with its segment, its place and its offsets; the check goes on behind it. What one thing spoilt is one problem:
-//! the offsets that are lost by it, and what no longer fits behind it, are told with it.
+//! Invariant: nothing is changed. A torn tail of the active segment is a note. Every other failure is a problem with
+//! its segment, its place and its offsets; the check continues behind it. Damage by one cause is one problem: it
+//! includes the lost offsets, and the following data that no longer fits.
 
 use std::io;
 use std::ops::Range;
@@ -15,7 +15,7 @@ use crate::offline::{BrokenSegment, Content, OfflineLog, Part};
 
 const LOST: &str = "these offsets are lost";
 
-/// What was found.
+/// Findings of the check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerifyReport {
     /// The log.
@@ -30,9 +30,9 @@ pub struct VerifyReport {
     pub first_offset: u64,
     /// One past the last.
     pub end_offset: u64,
-    /// What does not hold.
+    /// Failed checks.
     pub problems: Vec<Problem>,
-    /// What is worth a word and no damage.
+    /// Remarks that are no damage.
     pub notes: Vec<String>,
 }
 
@@ -41,15 +41,15 @@ pub struct VerifyReport {
 pub struct Problem {
     /// In which segment.
     pub segment: Option<u64>,
-    /// Where in its file.
+    /// Position in its file.
     pub position: Option<u64>,
-    /// Which offsets it costs, end exclusive.
+    /// Offsets that it costs, end exclusive.
     pub offsets: Option<(u64, u64)>,
     /// In words.
     pub text: String,
 }
 
-/// Checks the log in a folder. `progress` is told the bytes done and the bytes in all.
+/// Checks the log in a folder. `progress` receives the bytes done and the bytes in all.
 ///
 /// # Errors
 /// [`OpenError`] when there is no log, or the disk says no.
@@ -86,7 +86,7 @@ struct Check {
     report: VerifyReport,
     expected: u64,
     before: Option<Before>,
-    /// That one has lost its end, which was named there.
+    /// That segment has lost its end, which was reported there.
     before_is_cut: bool,
 }
 
@@ -95,8 +95,8 @@ impl Check {
         self.report.problems.push(Problem { segment, position, offsets, text: text.to_owned() });
     }
 
-    /// Offsets that are lost with one of these segments, if one of them is not there in whole; else all that is known is in
-    /// front of which segment.
+    /// Offsets that are lost with one of these segments, if one of them is not there in whole; else all that is known
+    /// is in front of which segment.
     fn lost_with(&mut self, segments: Range<u64>, here: Option<u64>, lost: (u64, u64)) {
         let fault = |problem: &&mut Problem| {
             let whole = (problem.position, problem.offsets) == (None, None);
@@ -108,7 +108,7 @@ impl Check {
         }
     }
 
-    /// The next segment (or the log's end) goes on at `offset`.
+    /// The next segment (or the log's end) continues at `offset`.
     fn resumes_at(&mut self, segment: Option<u64>, offset: u64) {
         if self.expected < offset {
             let behind = self.before.map_or(0, |before| before.number + 1);
@@ -147,8 +147,8 @@ impl Check {
                 false => None,
             };
             let batch = batch.filter(|b| b.first_offset < part.end_offset);
-            // Left by a recovery that was cut, and whose segment was no whole one yet: those before hold these records, and
-            // the next batch may name this one.
+            // Left by a recovery that was cut, and whose segment was no whole one yet: those before hold these records,
+            // and the next batch may name this one.
             if batch.as_ref().is_some_and(|b| b.end_offset() <= part.first_offset) {
                 chain = reader.last_checksum;
                 continue;
@@ -167,7 +167,7 @@ impl Check {
             } else if let Some(text) = text {
                 match part.content {
                     Content::Sealed(_) => self.problem(number, Some(pos), None, text),
-                    // A power cut tears a write behind its batch, too; the next start sets that aside.
+                    // A power cut tears a write behind its batch, too; the next start quarantines that.
                     _ => self.report.notes.push(format!(
                         "segment {}, from {pos} on: bytes that are in no batch, in a segment that is not sealed; nothing is lost",
                         part.number

@@ -1,19 +1,21 @@
-//! Who waits for the watermarks, and who is woken when they move.
+//! Waiters for the watermarks, and their wake-ups.
 //!
-//! What must hold:
-//! - **Only those are woken that have something to say.** Each waits for the offset at which its next answer is due. A
-//!   channel that wakes all of them at every batch costs a thousand waiting connections a thousand wake-ups for each
-//!   write, of which a few are of use.
-//! - **No wake-up is lost.** The teller stores the watermarks first and looks for those who wait then, under the lock of the
-//!   crowd; who waits enters under that lock first, and looks at the watermarks then. Of the two, the later sees the earlier.
-//! - What is no watermark (a failure, a new epoch, no space, the end of the journal) wakes everybody.
-//! - **The channel has the newest watermarks whenever somebody has it.** A value is sent on it only while there are subscribers,
-//!   for sending costs as much as all else here together. Who subscribes is counted first and sends the watermarks on then; who
-//!   tells stores them first and looks for subscribers then.
+//! Invariants:
+//! - **Only waiters with a due answer are woken.** Each waits for the offset at which its next answer is due. A
+//!   channel that wakes all of them at every batch would cost a thousand waiting connections a thousand wake-ups for
+//!   each write, of which a few are of use.
+//! - **No wake-up is lost.** The publisher first stores the watermarks and then looks for waiters, under the lock of
+//!   the waiter list. A waiter first enters the list under that lock, and then looks at the watermarks. Of the two,
+//!   the later sees the earlier.
+//! - A change that is no watermark (a failure, a new epoch, no space, the end of the journal) wakes all waiters.
+//! - **The channel has the newest watermarks while it has subscribers.** A value is sent on it only then, because
+//!   sending costs as much as everything else here. A new subscriber is counted first and then sends the watermarks; a
+//!   publisher first stores them and then looks for subscribers.
 //!
-//! A task that is polled again stays as it entered, unless what it waits for, or who it is, has changed.
+//! A task that is polled again retains its entry, unless its wanted watermark or its waker has changed.
 //!
-//! `models/src/publication.rs` compiles this file by itself, on the locks of a model, and tells and waits in every order.
+//! `models/src/publication.rs` compiles this file by itself, on the locks of a model, and publishes and waits in every
+//! order.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -28,12 +30,12 @@ use crate::sync::others_may_run;
 use crate::sync::plain::{Mutex, MutexGuard};
 use crate::watermark::{Accepting, Closed, Wants, Watermarks};
 
-/// What wakes everybody when it changes.
+/// The state that wakes all waiters when it changes.
 fn state_of(watermarks: &Watermarks) -> (u32, u32, Accepting) {
     (watermarks.failures, watermarks.epoch, watermarks.accepting)
 }
 
-/// The watermarks as they are told, and those who wait for them.
+/// The published watermarks, and their waiters.
 #[derive(Debug)]
 pub(crate) struct WatermarkPublisher {
     channel: watch::Sender<Watermarks>,
@@ -42,7 +44,7 @@ pub(crate) struct WatermarkPublisher {
     faults: Faults,
 }
 
-/// Who is told in the thread that moved the watermarks.
+/// Listener that is called in the thread that moved the watermarks.
 #[derive(Default)]
 struct Listener(OnceLock<Box<Callback>>);
 
@@ -70,7 +72,7 @@ impl WatermarkPublisher {
         self
     }
 
-    /// Tells the newest watermarks; of two tellers, the later value wins.
+    /// Publishes the newest watermarks; of two publishers, the later value wins.
     pub(crate) fn publish(&self, watermarks: Watermarks) {
         if self.faults.has(Fault::WokenTooEarly) {
             self.wake(true);
@@ -81,7 +83,7 @@ impl WatermarkPublisher {
         self.wake(all);
     }
 
-    /// Says whether it concerns everybody.
+    /// Returns true if it concerns all waiters.
     fn store(&self, watermarks: Watermarks) -> bool {
         let mut all = false;
         others_may_run();
@@ -128,7 +130,7 @@ impl WatermarkPublisher {
         }
     }
 
-    /// Who is told from now on that there are other watermarks; the first stays.
+    /// Sets the listener for changes of the watermarks; the first stays.
     pub(crate) fn listen(&self, callback: impl Fn() + Send + Sync + 'static) {
         let _ = self.listener.0.set(Box::new(callback));
     }
@@ -153,7 +155,7 @@ impl WatermarkPublisher {
 }
 
 impl WatermarkPublisher {
-    /// The watermarks do not move any more: whoever waits for what they have not, waits for nothing.
+    /// Marks the watermarks as final: waits for more than they have are in vain.
     pub(crate) fn end(&self) {
         self.waiters.wake(if self.faults.has(Fault::EndForgotten) { Wake::All } else { Wake::End });
     }
@@ -171,8 +173,8 @@ enum Wake<'a> {
     End,
 }
 
-// Plain in a model of the whole journal: nothing else is asked for under it, and those who wait leave under it when a
-// model ends.
+// Plain in a model of the whole journal: no other lock is taken under it, and the waiters leave under it when a model
+// ends.
 #[derive(Debug)]
 struct Waiters {
     /// The newest.
@@ -186,7 +188,7 @@ struct Inner {
     waiting: HashMap<u64, (Wants, Waker)>,
     written: BTreeSet<(u64, u64)>,
     durable: BTreeSet<(u64, u64)>,
-    /// Kept for its memory.
+    /// Retained for its memory.
     woken: Vec<Waker>,
     closed: bool,
 }
@@ -209,7 +211,7 @@ impl Waiters {
                 inner.closed |= matches!(who, Wake::End);
                 inner.written.clear();
                 inner.durable.clear();
-                // Who came first is woken first: also so that a model's orders can be run again.
+                // Woken in order of arrival: also so that a model's orders can be run again.
                 let mut all: Vec<_> = inner.waiting.drain().map(|(id, (_, waker))| (id, waker)).collect();
                 all.sort_unstable_by_key(|(id, _)| *id);
                 woken.extend(all.into_iter().map(|(_, waker)| waker));
@@ -256,7 +258,7 @@ impl Inner {
     }
 }
 
-/// One who waits for the watermarks.
+/// A waiter for the watermarks.
 #[derive(Debug)]
 pub struct Watcher {
     /// As they were when they were looked at last.
@@ -267,14 +269,14 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// The watermarks now. [`Watcher::reached`] tells what is new beside these.
+    /// The watermarks now. [`Watcher::reached`] reports changes relative to these.
     pub fn now(&mut self) -> Watermarks {
         self.seen = *self.waiters.watermarks();
         self.seen
     }
 
-    /// Waits until the watermarks have what is wanted; or, where they do not tell it any more, until something else than a
-    /// watermark has changed since [`Watcher::now`]: the epoch, failures, or whether appends are taken.
+    /// Waits until the watermarks have the wanted value, or until another state has changed since [`Watcher::now`], so
+    /// that they may never report it: the epoch, failures, or acceptance of appends.
     ///
     /// # Errors
     /// [`Closed`] when the journal is gone.
@@ -296,7 +298,7 @@ impl Watcher {
         let mut waiters = self.waiters.inner();
         if waiters.closed {
             drop(waiters);
-            // The last watermarks were told before the end was: they may have come since the look above.
+            // The last watermarks were published before the end: they may have come since the look above.
             return Poll::Ready(if self.is_new(wants) { Ok(()) } else { Err(Closed) });
         }
         waiters.wait(self.id, wants, context.waker());
@@ -467,7 +469,7 @@ mod tests {
         }
     }
 
-    /// A teller and those who wait at full speed: whoever sleeps over a step stays parked.
+    /// A publisher and waiters at full speed: a waiter that misses a step stays parked.
     #[test]
     fn nobody_sleeps_over_what_it_waits_for() {
         const STEPS: u64 = 20_000;

@@ -1,9 +1,9 @@
-//! The watermarks: what is received, written and durable.
+//! The watermarks: the received, written and durable ends.
 //!
-//! What must hold: `received >= written >= durable`; each is an exclusive end and moves only on observed success;
-//! none of them ever falls within one [`Watermarks::failures`]. Whoever waits compares the `failures` that its append was
-//! given under: a greater number means that the journal failed in between, and that what was not released by then is
-//! answered "maybe written", even where recovery kept it.
+//! Invariant: `received >= written >= durable`; each is an exclusive end and moves only on observed success; none of
+//! them ever falls within one [`Watermarks::failures`]. A waiter compares the `failures` under which its append was
+//! accepted. A greater number means that the journal failed in between; anything unreleased by then is answered "maybe
+//! written", even where recovery preserved it.
 
 /// A level that an append can reach in the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -31,16 +31,16 @@ pub struct Watermarks {
     pub written: u64,
     /// Offsets below this are durable.
     pub durable: u64,
-    /// How often the journal has failed since it was opened.
+    /// Number of failures of the journal since it was opened.
     pub failures: u32,
-    /// In how many recoveries since it was opened something was lost: a failed disk could not give it back, and somebody
-    /// may have been told that it is written.
+    /// Number of recoveries since it was opened that lost data: a failed disk could not return it, and a caller may
+    /// have been notified that it is written.
     pub losses: u32,
-    /// Whether it takes appends now, and why not.
+    /// Acceptance of appends now, with the reason of a refusal.
     pub accepting: Accepting,
 }
 
-/// Whether appends are taken.
+/// Acceptance of appends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Accepting {
     /// Yes.
@@ -48,8 +48,8 @@ pub enum Accepting {
     Yes,
     /// A write or sync failed; it recovers by itself.
     Failed,
-    /// No space for a further segment, or it cannot be opened, and an append was refused for it or one of everyday size would be:
-    /// a small one may still go in. It resumes by itself.
+    /// No space for a further segment, or it cannot be opened, and an append was refused for it or one of everyday size
+    /// would be: a small one may still go in. It resumes by itself.
     NoSpace,
     /// It is closing.
     Closing,
@@ -66,7 +66,7 @@ impl Watermarks {
     }
 }
 
-/// What somebody waits for: whichever comes first.
+/// The condition of a wait: the first that comes true ends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wants {
     /// That `written` is this, or above; `u64::MAX` is never.
@@ -76,13 +76,13 @@ pub struct Wants {
 }
 
 impl Wants {
-    /// Whether the watermarks have it.
+    /// True if the watermarks have it.
     pub fn met(&self, watermarks: &Watermarks) -> bool {
         watermarks.written >= self.written || watermarks.durable >= self.durable
     }
 }
 
-/// The journal is gone or was given up: its watermarks do not move any more.
+/// The journal is gone or was abandoned: its watermarks do not move any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the journal is closed")]
 pub struct Closed;

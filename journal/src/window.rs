@@ -1,7 +1,7 @@
 //! A moving view of one file, read in large aligned pieces.
 //!
-//! What must hold: memory is bounded by the piece and the largest single request; a place that cannot be read is
-//! zeroes to the caller and is named in [`Window::bad`], so that a scan goes on behind it.
+//! Invariant: memory is bounded by the piece and the largest single request. An unreadable place is zeroes to the
+//! caller and is named in [`Window::bad`], so that a scan continues behind it.
 
 use std::io;
 use std::ops::Range;
@@ -20,7 +20,7 @@ pub(crate) struct Window {
     len: u64,
     block: u64,
     start: u64,
-    /// Read into again only when nobody else holds a part of it.
+    /// Read into again only when there is no other reference to a part of it.
     buf: Option<Arc<IoBuf>>,
     /// Ranges that could not be read.
     pub(crate) bad: Vec<(u64, u64)>,
@@ -57,13 +57,13 @@ impl Window {
         (buf, at.min(end)..end)
     }
 
-    /// What [`Self::get`] gave last, to keep: not copied, shared.
+    /// The last result of [`Self::get`], to store: not copied, shared.
     pub(crate) fn share(&self, pos: u64, want: usize) -> Body {
         let (buf, range) = self.held(pos, want);
         Body::part(buf, range)
     }
 
-    /// For who must not take zeroes for bytes: an error where a place between these could not be read.
+    /// For callers that must not take zeroes for bytes: an error where a place between these could not be read.
     pub(crate) fn was_read(&self, from: u64, to: u64) -> io::Result<()> {
         match self.bad.iter().find(|bad| bad.0 < to && from < bad.1) {
             None => Ok(()),
@@ -71,7 +71,7 @@ impl Window {
         }
     }
 
-    /// Forgets what was read: the next look goes to the disk again.
+    /// Forgets the data that was read: the next read goes to the disk again.
     pub(crate) fn invalidate(&mut self) {
         if let Some(buf) = self.buf.take() {
             let mut buf = Arc::into_inner(buf).unwrap_or_else(|| IoBuf::with_capacity(0));
@@ -102,8 +102,8 @@ impl Window {
         }
     }
 
-    /// A buffer for `need` bytes from `start` on, with those that were read already: whole blocks, so that what follows can
-    /// be read behind them, and none where a place could not be read, for that is tried again.
+    /// A buffer for `need` bytes from `start` on, with those that were read already: whole blocks, so that what follows
+    /// can be read behind them, and none where a place could not be read, for that is tried again.
     fn kept_from(&mut self, start: u64, need: usize) -> IoBuf {
         let Some(old) = self.buf.take() else { return IoBuf::with_capacity(need) };
         let end = self.start + old.len() as u64;
@@ -212,7 +212,8 @@ mod tests {
             memory.insert(window.buf.as_ref().unwrap().as_ptr() as usize);
         }
         assert_eq!(window.bytes_read, bytes.len() as u64);
-        // The empty one of the beginning, the one that was made for the first piece, and one that a long request made longer.
+        // The empty one of the beginning, the one that was made for the first piece, and one that a long request made
+        // longer.
         assert!(memory.len() <= 3, "{} buffers were made", memory.len());
     }
 
@@ -227,7 +228,7 @@ mod tests {
             kept.push((range.clone(), window.share(range.start as u64, range.len())));
         }
         assert_eq!(window.bytes_read, bytes.len() as u64);
-        // What lies in the file by now is something else; who asks for it again after that gets it.
+        // The file now has other content; a later read gets that.
         file.write_at(IoBuf::zeroed(bytes.len()), 0, Durability::Written).1.unwrap();
         let (last, _) = kept.last().unwrap().clone();
         window.invalidate();

@@ -1,19 +1,20 @@
-//! Who takes the committer's jobs and carries them out.
+//! Threads that take the committer's jobs and carry them out.
 //!
-//! Under `blocking`, one more thread than there may be writes in flight: each waits for a job, and makes the write itself.
+//! Under `blocking`, one more thread than there may be writes in flight: each waits for a job, and makes the write
+//! itself.
 //!
-//! Under `uring`, two: a thread that blocks, and the ring's. The committer says whose turn it is ([`Turn`]): what is alone
-//! (the write of an empty queue, and every long job) is the thread's, by one blocking call with no hand-over; what goes
-//! beside others, and what is worth a write of its own while more comes, is the ring's, which takes one after the other
-//! without waiting for any. A ring that made the lone write too would cost two more wake-ups for nothing; a ring alone
-//! that blocked in it could not begin the next.
+//! Under `uring`, two: a blocking thread, and the ring's. The committer decides whose turn it is ([`Turn`]). A job
+//! that runs alone (the write of an empty queue, and every long job) belongs to the blocking thread, by one blocking
+//! call with no hand-over. Jobs beside others, and a batch worth its own write while more data arrives, belong to the
+//! ring's thread. That thread takes one after the other without waiting for any. If the ring also made the lone write,
+//! that would cost two more wake-ups for nothing. If a ring alone blocked in it, it could not begin the next.
 //!
-//! What must hold:
-//! - Nobody polls. Who has nothing to do sleeps until he is woken or until the moment that the committer named; whose turn
-//!   it is keeps the time. When the turn passes, who notices wakes the other.
-//! - Waking is decided under the core's lock, from what the other side left there before it went to sleep: no wake-up is
-//!   lost, and one who is awake is not woken.
-//! - A thread of the ring that is gone (a bug) gives its turn to the thread.
+//! Invariants:
+//! - No thread polls. An idle thread sleeps until it is woken or until the moment that the committer named; the thread
+//!   whose turn it is watches the time. When the turn passes, the thread that notices wakes the other.
+//! - Waking is decided under the core's lock, from the state that the other side left there before it went to sleep:
+//!   no wake-up is lost, and a thread that is awake is not woken.
+//! - If the thread of the ring is gone (a bug), its turn goes to the blocking thread.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -27,7 +28,7 @@ use crate::journal::{Core, Shared};
 use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering;
 
-/// Most that a thread's own buffer keeps: one huge append does not pin its memory.
+/// Most memory that a thread's own buffer retains: one huge append does not pin its memory.
 const WRITE_BUFFER_RETAINED_BYTES_MAX: usize = 4 << 20;
 const WRITE_BUFFER_BYTES: usize = 256 * 1024;
 
@@ -36,7 +37,7 @@ pub(crate) fn shrink_buffer(buf: IoBuf) -> IoBuf {
     if buf.capacity() > WRITE_BUFFER_RETAINED_BYTES_MAX { IoBuf::with_capacity(WRITE_BUFFER_BYTES) } else { buf }
 }
 
-/// Who sleeps, and until when.
+/// Sleeping threads, and their wake-up times.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     sleepers: usize,
@@ -44,7 +45,7 @@ pub(crate) struct Watch {
     armed_ns: Option<u64>,
     /// The ring's thread has nothing to do.
     ring_rests: bool,
-    /// When it looks by itself.
+    /// Time at which it looks by itself.
     ring_armed_ns: Option<u64>,
 }
 
@@ -69,8 +70,8 @@ impl Shared {
         }
     }
 
-    /// Whom appends that just came want awake. He is woken by [`Shared::wake_one`], after the lock was given back, which he
-    /// will ask for at once.
+    /// Thread that the new appends need awake. [`Shared::wake_one`] wakes it after the release of the lock, which the
+    /// thread needs at once.
     pub(crate) fn wants_waking(&self, core: &mut Core, bytes_before: usize, now: Moment) -> Option<Turn> {
         let nobody = core.watch.sleepers == 0 && !core.watch.ring_rests;
         if nobody || core.committer.pending_bytes() == bytes_before {
@@ -81,7 +82,7 @@ impl Shared {
             Turn::Thread => (core.watch.sleepers > 0, core.watch.armed_ns),
             Turn::Ring => (core.watch.ring_rests, core.watch.ring_armed_ns),
         };
-        // With a write in flight, somebody must be awake in time for what gathers to be due on its own.
+        // With a write in flight, a thread must be awake in time to write the open batch when it is due.
         let unwatched = bytes_before == 0 && !in_time(core, armed_ns, now);
         if !rests || !(core.committer.wants_wake(bytes_before) || unwatched) {
             return None;
@@ -92,7 +93,7 @@ impl Shared {
         Some(turn)
     }
 
-    /// Gives the lock back, and wakes whom the appends that just came want awake.
+    /// Releases the lock, and wakes the thread that the new appends need.
     pub(crate) fn wake_after(&self, mut core: MutexGuard<'_, Core>, bytes_before: usize, now: Moment) {
         let wanted = self.wants_waking(&mut core, bytes_before, now);
         drop(core);
@@ -108,7 +109,7 @@ impl Shared {
         }
     }
 
-    /// A job was taken: if a second one could be begun, somebody is to do that.
+    /// Wakes a thread for a second job, if one could begin after a job was taken.
     pub(crate) fn wake_for_more(&self, core: &mut Core, now: Moment) {
         if core.committer.more_to_do() {
             let turn = self.turn(core, now);
@@ -116,7 +117,7 @@ impl Shared {
         }
     }
 
-    /// A thread that is none of ours goes: what is to be done now is somebody's, and so is the time.
+    /// Hands over when a foreign thread leaves: one of the journal's threads takes the next job, and watches the time.
     pub(crate) fn leave_to_others(&self, core: &mut Core, now: Moment) {
         let work = core.committer.wants_somebody() && !self.has(Fault::LeavesWork);
         if work || !(in_time(core, core.watch.armed_ns, now) || self.has(Fault::LeavesTheTime)) {
@@ -138,7 +139,7 @@ impl Shared {
     }
 }
 
-/// Whether who wakes at that moment does so in time: for what has gathered, before it has waited too long.
+/// True if a thread that wakes at that moment is in time for the open batch, before it has waited too long.
 fn in_time(core: &Core, armed_ns: Option<u64>, now: Moment) -> bool {
     let commit_delay = if core.committer.pending_bytes() > 0 { core.committer.commit_delay_ns() } else { u64::MAX };
     armed_ns.is_some_and(|t| (now.boot_ns..=now.boot_ns.saturating_add(commit_delay)).contains(&t))
@@ -214,7 +215,7 @@ fn sleep<'a>(shared: &'a Shared, mut core: MutexGuard<'a, Core>, until: Option<u
     core
 }
 
-/// What the ring's thread asks for jobs.
+/// Source from which the ring's thread takes jobs.
 pub(crate) fn on_ring(shared: &Arc<Shared>) -> Arc<dyn Source> {
     Arc::new(OnRing(Arc::downgrade(shared)))
 }
@@ -243,7 +244,7 @@ impl Source for OnRing {
                 Step::Exit => return Next::Done,
             }
         } else if !shared.has(Fault::TurnNotPassedOn) {
-            // What just ended here may be what it waits for: to rotate, to close, to write what is left.
+            // The other thread may wait for the work that just ended here: to rotate, to close, to write the rest.
             shared.wake(&mut core, Turn::Thread);
         }
         core.watch.ring_rests = true;

@@ -9,7 +9,8 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// The client's own checksum of a payload: made once by who made the payload, kept on the disk, checked by who reads it.
+/// The client's own checksum of a payload: made once by the maker of the payload, stored on the disk, checked by its
+/// readers.
 #[must_use]
 pub fn payload_checksum(payload: &[u8]) -> u32 {
     crc32c(payload)

@@ -10,7 +10,7 @@
 use crate::ids::Cursor;
 use std::fmt;
 
-/// What went wrong. A code that this version does not know is kept.
+/// Error code. A code that this version does not know is preserved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorCode {
@@ -54,7 +54,7 @@ pub enum ErrorCode {
     ShuttingDown,
     /// Not allowed for this peer.
     PermissionDenied,
-    /// The cursor belongs to a history that was given up; `cursor` says where they part.
+    /// The cursor belongs to a history that was abandoned; `cursor` says where they part.
     CursorAbandoned,
     /// The cursor is of another log, or of a place that this log never had.
     CursorUnknown,
@@ -68,7 +68,7 @@ pub enum ErrorCode {
     Internal,
     /// No ring of shared memory for this client: what it has to say goes over the socket.
     RingUnavailable,
-    /// The sender's owner has as much in the kept log as one may have; retention makes room.
+    /// The sender's owner has as much in the stored log as one may have; retention makes room.
     QuotaExceeded,
     /// A code of a newer version.
     Other(u16),
@@ -142,13 +142,13 @@ impl ErrorCode {
         self.row().map_or("other", |row| row.2)
     }
 
-    /// Whether it is retryable where nothing else is said.
+    /// True if it is retryable by default.
     #[must_use]
     pub fn retryable(self) -> bool {
         self.row().is_some_and(|row| row.3)
     }
 
-    /// Whether it may be written where nothing else is said.
+    /// True if it may be written by default.
     #[must_use]
     pub fn maybe_written(self) -> bool {
         self.row().is_none_or(|row| row.4)
@@ -168,7 +168,7 @@ impl fmt::Display for ErrorCode {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{code}: {text}")]
 pub struct ErrorInfo {
-    /// What went wrong.
+    /// The error's code.
     pub code: ErrorCode,
     /// The same append may be sent again and can succeed.
     pub retryable: bool,
@@ -184,7 +184,7 @@ pub struct ErrorInfo {
     pub limit: Option<u64>,
     /// Where histories part: the first place that the cursor's history does not share with the log.
     pub cursor: Option<Cursor>,
-    /// How long to wait before another try, in milliseconds.
+    /// Time to wait before another try, in milliseconds.
     pub retry_after_ms: Option<u32>,
 }
 

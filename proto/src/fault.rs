@@ -1,8 +1,8 @@
-//! What can be wrong with bytes that claim to be a payload, and what can stop a payload from being made.
+//! Faults of bytes that claim to be a payload, and obstacles to making a payload.
 
 use crate::{error::ErrorCode, limits::MAX_NESTING_DEPTH};
 
-/// What is wrong with one record, group or value.
+/// Fault of one record, group or value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
@@ -62,7 +62,7 @@ pub enum PayloadError {
     /// The count is above the limit.
     #[error("{count} records in one append, the limit is {max}")]
     TooManyRecords {
-        /// What was said.
+        /// The count given.
         count: u32,
         /// The limit.
         max: u32,
@@ -75,7 +75,7 @@ pub enum PayloadError {
     Record {
         /// Which one, counted from 0.
         index: u32,
-        /// What is wrong with it.
+        /// The fault found.
         fault: Fault,
     },
     /// More bytes than the counted records.
@@ -157,7 +157,7 @@ pub enum EncodeError {
     /// Fields are written in ascending order of their tags, each at most once; an unknown field needs an unknown tag.
     #[error("field {0} is written out of order, twice, or under a tag that is not free")]
     FieldOrder(u8),
-    /// What was to be encoded is no protobuf message of its kind. Only of what comes as one.
+    /// The input to encode is no protobuf message of its kind. Only for input that comes as one.
     #[error("not protobuf, or not by its .proto file: {0}")]
     NotProtobuf(&'static str),
 }

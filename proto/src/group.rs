@@ -14,7 +14,7 @@
 //! | 7 | scope attributes: pairs | needs 5; not empty |
 //! | 8 | scope: dropped attributes, LEB128 | needs 5; not 0 |
 //! | 9 | schema URL of the scope | not empty |
-//! | 10… | not known to this version, kept | |
+//! | 10… | not known to this version, preserved | |
 //!
 //! An entity reference is: schema URL, type, number of id keys, id keys, number of description keys, description keys;
 //! each text with its length before it.
@@ -41,7 +41,7 @@ pub(crate) mod tag {
 /// The attribute of the resource that names the component.
 pub(crate) const SERVICE_NAME: &str = "service.name";
 
-/// What all records of an append share: who they are from.
+/// Source of records: shared by all records of an append.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Group {
     /// The resource; absent is not the same as empty.
@@ -56,12 +56,12 @@ pub struct Group {
     pub unknown: Vec<UnknownField>,
 }
 
-/// What produced the records.
+/// Entity that produced the records.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Resource {
-    /// Attributes in their order, duplicates kept.
+    /// Attributes in their order, with duplicates.
     pub attributes: Vec<KeyValue>,
-    /// How many attributes were dropped before this.
+    /// Number of attributes that were dropped before this.
     pub dropped_attributes_count: u32,
     /// Entities that take part in it.
     pub entity_refs: Vec<EntityRef>,
@@ -87,9 +87,9 @@ pub struct Scope {
     pub name: String,
     /// Its version.
     pub version: String,
-    /// Attributes in their order, duplicates kept.
+    /// Attributes in their order, with duplicates.
     pub attributes: Vec<KeyValue>,
-    /// How many attributes were dropped before this.
+    /// Number of attributes that were dropped before this.
     pub dropped_attributes_count: u32,
 }
 

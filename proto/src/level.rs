@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-/// How safe an acknowledged record is. The order is the order of the promise.
+/// Safety of an acknowledged record. The order is the order of the promise.
 ///
 /// [`AckLevel::Posted`] exists with a ring of shared memory only; no socket offers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -56,7 +56,7 @@ impl AckLevel {
     }
 }
 
-/// How a log reaches `durable`.
+/// Way of a log to `durable`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum DurabilityPolicy {
@@ -102,9 +102,9 @@ impl DurabilityPolicy {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is no {kind}; one of {expected} is wanted")]
 pub struct ParseNameError {
-    /// What was given.
+    /// The text given.
     pub text: String,
-    /// What was wanted.
+    /// The kind wanted.
     pub kind: &'static str,
     /// The texts that would do.
     pub expected: &'static str,

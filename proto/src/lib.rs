@@ -17,7 +17,8 @@
 //! * All integers are little-endian and of a stated width; every length is bounded by a name in [`limits`].
 //! * A length that came from a peer is compared with what is there before anything is sliced or allocated.
 //! * No input makes a decoder panic; every decoder either gives a value or an error that says what is wrong.
-//! * There is one encoding of a record: what decodes encodes to the same bytes, and what is not in that form is refused.
+//! * There is one encoding of a record: what decodes encodes to the same bytes, and what is not in that form is
+//!   refused.
 
 pub mod frame;
 pub mod limits;

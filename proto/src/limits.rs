@@ -14,7 +14,7 @@ pub const RECORD_HEADER_BYTES: usize = 32;
 /// Length of the length that opens a group.
 pub const GROUP_HEADER_BYTES: usize = 4;
 
-/// How many arrays and key-value lists may lie inside each other in one value.
+/// Number of arrays and key-value lists that may lie inside each other in one value.
 ///
 /// Protobuf libraries stop at 100 nested messages, and one list inside a list costs three of them. A record deeper
 /// than this could be stored but never be handed out over gRPC.
@@ -33,7 +33,7 @@ pub const MAX_APPEND_RECORDS: u32 = 1 << 20;
 pub const DEFAULT_MAX_RECORD_BYTES: u32 = 2 * 1024 * 1024;
 /// The longest payload of an append that a daemon takes by default (`[limits] max_append_bytes`).
 pub const DEFAULT_MAX_APPEND_BYTES: u32 = 4 * 1024 * 1024;
-/// How many appends of a connection may be unacknowledged by default.
+/// Number of appends of a connection that may be unacknowledged by default.
 pub const DEFAULT_WINDOW: u32 = 256;
 /// The most unacknowledged appends that a daemon may offer.
 pub const MAX_WINDOW: u32 = 65_536;
@@ -46,9 +46,9 @@ pub const BODY_CRC_BYTES: usize = 4;
 pub const MAX_CONTROL_BODY_BYTES: u32 = 4096;
 /// Length of the fixed part of an APPEND body, with its own checksum.
 pub const APPEND_HEADER_BYTES: usize = 24;
-/// Length of the fixed part of a RECORDS body, without the vouched fields and without its checksum.
+/// Length of the fixed part of a RECORDS body, without the peer metadata and without its checksum.
 pub const RECORDS_FIXED_BYTES: usize = 68;
-/// The longest list of vouched fields.
+/// The longest encoded peer metadata.
 pub const MAX_PEER_META_BYTES: usize = 256;
 /// The most that a frame of any type adds around a payload, its frame header not counted.
 pub const MAX_PAYLOAD_OVERHEAD_BYTES: usize = RECORDS_FIXED_BYTES + MAX_PEER_META_BYTES + BODY_CRC_BYTES;
@@ -57,7 +57,7 @@ pub const MAX_PAYLOAD_OVERHEAD_BYTES: usize = RECORDS_FIXED_BYTES + MAX_PEER_MET
 pub const MAX_CLIENT_NAME_BYTES: usize = 128;
 /// The longest secret that binds a producer id on TCP.
 pub const MAX_SECRET_BYTES: usize = 32;
-/// Epochs before the newest that a WELCOME tells.
+/// Epochs before the newest that a WELCOME reports.
 pub const MAX_EARLIER_EPOCHS: usize = 32;
 /// The longest text of an error; what is longer is cut when it is encoded.
 pub const MAX_ERROR_TEXT_BYTES: usize = 1024;

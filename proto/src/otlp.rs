@@ -77,8 +77,8 @@ impl From<OtlpError> for crate::ErrorInfo {
     }
 }
 
-/// Encodes a message that was decoded as an append: one resource, one scope, its records. [`Logs`] does the same of one that
-/// was not.
+/// Encodes a message that was decoded as an append: one resource, one scope, its records. [`Logs`] does the same of one
+/// that was not.
 ///
 /// # Errors
 /// Says what does not fit, and which record.

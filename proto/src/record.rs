@@ -20,7 +20,7 @@
 
 use crate::value::{AnyValue, KeyValue};
 
-/// Tags of a record's fields. Tags from [`UNKNOWN`](tag::UNKNOWN) on are not known to this version and are kept.
+/// Tags of a record's fields. Tags from [`UNKNOWN`](tag::UNKNOWN) on are not known to this version and are preserved.
 pub(crate) mod tag {
     pub(crate) const SEVERITY_NUMBER: u8 = 1;
     pub(crate) const SEVERITY_TEXT: u8 = 2;
@@ -42,21 +42,21 @@ pub struct Record {
     pub time_unix_nano: u64,
     /// When it was seen, Unix nanoseconds; 0 is unknown.
     pub observed_time_unix_nano: u64,
-    /// Severity; any value is kept. See [`Severity`](crate::Severity) for names.
+    /// Severity; any value is preserved. See [`Severity`](crate::Severity) for names.
     pub severity_number: i32,
     /// The source's own word for the severity.
     pub severity_text: String,
     /// The message; absent is not the same as [`AnyValue::Empty`].
     pub body: Option<AnyValue>,
-    /// Attributes in their order, duplicates kept.
+    /// Attributes in their order, with duplicates.
     pub attributes: Vec<KeyValue>,
-    /// How many attributes were dropped before this.
+    /// Number of attributes that were dropped before this.
     pub dropped_attributes_count: u32,
     /// Flags; the low 8 bits are the W3C trace flags.
     pub flags: u32,
-    /// Trace id: 16 bytes, empty when there is none; any length is kept.
+    /// Trace id: 16 bytes, empty when there is none; any length is preserved.
     pub trace_id: Vec<u8>,
-    /// Span id: 8 bytes, empty when there is none; any length is kept.
+    /// Span id: 8 bytes, empty when there is none; any length is preserved.
     pub span_id: Vec<u8>,
     /// Event name.
     pub event_name: String,

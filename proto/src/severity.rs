@@ -6,7 +6,7 @@
 use crate::level::ParseNameError;
 use std::{fmt, str::FromStr};
 
-/// A severity number. 1 to 24 have names; 0 says unspecified; any other value is kept as it came.
+/// A severity number. 1 to 24 have names; 0 says unspecified; any other value is preserved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Severity(pub i32);
 
@@ -32,7 +32,7 @@ impl Severity {
     pub const WARN: Self = Self(13);
     /// An error.
     pub const ERROR: Self = Self(17);
-    /// The program cannot go on.
+    /// The program cannot continue.
     pub const FATAL: Self = Self(21);
 
     /// The severity of a syslog priority (0 emerg to 7 debug).

@@ -1,8 +1,8 @@
 //! Owned values: what a body or an attribute can hold.
 //!
 //! The same as the `AnyValue` of OTLP, nothing lost: a value that is there but empty is not a value that is absent
-//! (`Option<AnyValue>`), order and duplicate keys are kept, and the two fields that point into a string table are kept
-//! as numbers. Equality is of what was sent: doubles are equal when their bits are.
+//! (`Option<AnyValue>`). Order and duplicate keys are preserved, and the two fields that point into a string table are
+//! preserved as numbers. Equality is of what was sent: doubles are equal when their bits are.
 //!
 //! # Encoding
 //! A value is `u8 kind`, then by kind:
@@ -53,13 +53,13 @@ pub enum AnyValue {
     Bool(bool),
     /// A signed number.
     Int(i64),
-    /// A floating-point number; its bits are kept.
+    /// A floating-point number; its bits are preserved.
     Double(f64),
     /// Values in order.
     Array(Vec<AnyValue>),
     /// Pairs in order; keys may repeat.
     KvList(Vec<KeyValue>),
-    /// A place in a string table that OTLP uses for profiles; kept as it came.
+    /// A place in a string table that OTLP uses for profiles; preserved as it came.
     StringIndex(i32),
 }
 

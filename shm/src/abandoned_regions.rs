@@ -1,7 +1,8 @@
-//! Islands as the drain makes and removes them: space of appends that were given up while their writers may still be in it.
+//! Abandoned regions as the drain makes and removes them: space of abandoned appends whose writers may still be in it.
 //!
-//! What must hold: an island is announced before its space is given back, and removed only once its writer has said that it
-//! is out of it ([`crate::writer`]), or is known to be gone. One that a drain which died has left half made is nobody's.
+//! Invariant: a region is announced before its space is given back. It is removed only once its writer has reported
+//! that it is out of it ([`crate::writer`]), or is known to be gone. A region that a dead drain has left half made has
+//! no owner.
 
 use std::ops::Range;
 
@@ -9,7 +10,7 @@ use crate::layout::{Shape, Slot, State, at};
 use crate::memory::{Memory, Ordering};
 use crate::space::AbandonedRegion;
 
-/// Makes islands of the space between two entries, for each writer that may still be in it. `false`: no room.
+/// Makes abandoned regions of the space between two entries, for each writer that may still be in it. `false`: no room.
 pub(crate) fn leave<M: Memory>(ring: &M, shape: Shape, abandoned: Range<u64>, space: AbandonedRegion) -> bool {
     let mask = shape.units() - 1;
     let space = AbandonedRegion { start: space.start & mask, end: space.end & mask };
@@ -21,7 +22,7 @@ pub(crate) fn leave<M: Memory>(ring: &M, shape: Shape, abandoned: Range<u64>, sp
             continue;
         }
         let Some(index) = (0..M::ABANDONED_REGIONS_MAX).find(|index| of(ring, *index) == 0) else { return false };
-        // The number last: a drain that comes after us believes an island that has one to be whole.
+        // The number last: a later drain believes a region that has one to be whole.
         ring.store(at::ABANDONED_REGION_COUNT, M::ABANDONED_REGIONS_MAX as u64, Ordering::Release);
         ring.point("island: announced");
         ring.store(at::ABANDONED_REGIONS + index * 16, space.encode(), Ordering::Release);
@@ -37,8 +38,8 @@ pub(crate) fn leave<M: Memory>(ring: &M, shape: Shape, abandoned: Range<u64>, sp
     true
 }
 
-/// Removes the islands whose writers have left (all, where they are `gone`), and what a drain that died half-way left of
-/// one.
+/// Removes the regions whose writers have left (all, where they are `gone`), and what a drain that died half-way left
+/// of one.
 pub(crate) fn clear<M: Memory>(ring: &M, gone: bool) {
     if ring.load(at::ABANDONED_REGION_COUNT, Ordering::Relaxed) == 0 {
         return;
@@ -63,7 +64,7 @@ fn has_left<M: Memory>(ring: &M, shape: Shape, append: u64) -> bool {
     Slot(ring.load(shape.slot_at(append), Ordering::Acquire)).state_of(append) == State::Left
 }
 
-/// The append number + 1 that an island is of; 0: there is none.
+/// The append number + 1 that a region is of; 0: there is none.
 fn of<M: Memory>(ring: &M, index: usize) -> u64 {
     ring.load(at::ABANDONED_REGIONS + index * 16 + 8, Ordering::Acquire)
 }

@@ -1,7 +1,8 @@
-//! The board: what the daemon says about a ring, where the client can only read.
+//! The completion page: the daemon's reports about a ring, where the client can only read.
 //!
-//! A file of its own, mapped writable by the daemon that made it and then sealed (`F_SEAL_FUTURE_WRITE`): nobody maps it
-//! writable again, not even a later daemon, which makes a new board. Appends are counted by their number in the ring.
+//! A file of its own, mapped writable by the daemon that made it and then sealed (`F_SEAL_FUTURE_WRITE`). No process
+//! maps it writable again, not even a later daemon, which makes a new completion page. Appends are counted by their
+//! number in the ring.
 //!
 //! | at | what |
 //! |---|---|
@@ -13,15 +14,16 @@
 //! | 88 | why the ring was cut off; 0: it was not |
 //! | 96 | one past the last append that was refused, by this daemon or one before it; 0: none was |
 //! | 104 | why nothing is taken of the ring now, and what is there waits (an error code); 0: it is taken |
-//! | 112 | appends below this were given back before there was this board |
+//! | 112 | appends below this were given back before this page existed |
 //! | 128, 136, 144 | watermarks `received`, `written`, `durable`: all appends below have the level, or were refused |
 //! | 4096 | answers, 32 bytes each; that of append *n* at *n* modulo the slots |
 //!
-//! An answer: tag (0 while it changes), first offset, epoch (low 4 bytes) and code (high 4 bytes: 0 taken, else the error
-//! of PROTOCOL.md), a detail of the error. The tag is the append number + 1 in the low 56 bits; the high 8 bits count how
-//! often this append was answered. An answer is gone when that of a later append takes its place, and with the daemon that
-//! gave it: what has its level and no answer was taken if the word at 96 is not above it, and else nobody knows.
-//! Read the tag, the others, the tag again: if it is the same, what was read is one answer.
+//! An answer: tag (0 while it changes), first offset, epoch (low 4 bytes) and code (high 4 bytes: 0 taken, else the
+//! error of PROTOCOL.md), a detail of the error. The tag is the append number + 1 in the low 56 bits; the high 8 bits
+//! count how often this append was answered. An answer is gone when that of a later append takes its place, and with
+//! the daemon that gave it. An append that has its level and no answer was taken if the word at 96 is not above it;
+//! else its outcome is unknown. Read the tag, the others, the tag again: if it is the same, the values read are one
+//! answer.
 
 use crate::layout::{COMPLETION_PAGE_MAGIC, PAGE, Shape, VERSION};
 use crate::memory::{Memory, Ordering};
@@ -44,7 +46,7 @@ mod at {
     pub(super) const WATERMARKS: [usize; 3] = [128, 136, 144];
 }
 
-/// The levels of a board's watermarks.
+/// The levels of a completion page's watermarks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// The daemon holds it and has given it an offset.
@@ -67,7 +69,7 @@ pub struct Watermarks {
 }
 
 impl Watermarks {
-    /// The mark of one level.
+    /// The watermark of one level.
     #[must_use]
     pub fn of(&self, level: Level) -> u64 {
         match level {
@@ -78,7 +80,7 @@ impl Watermarks {
     }
 }
 
-/// What became of an append.
+/// Outcome of an append.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
     /// The offset of its first record; means nothing where `code` is not 0.
@@ -155,7 +157,7 @@ pub(crate) fn watermarks<M: Memory>(completion_page: &M) -> Watermarks {
     Watermarks { received, written, durable }
 }
 
-/// Raises a mark; a lower one changes nothing.
+/// Raises a watermark; a lower one changes nothing.
 pub(crate) fn raise<M: Memory>(completion_page: &M, level: Level, upto: u64) {
     let at = at::WATERMARKS[level as usize];
     if completion_page.load(at, Ordering::Relaxed) < upto {

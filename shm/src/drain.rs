@@ -2,26 +2,27 @@
 //!
 //! # A pass over all rings
 //!
-//! What happened before stays before, over all rings, when a pass goes like this (proof in `writer.rs`):
+//! The order of events is kept over all rings when a drain cycle goes like this (proof in `writer.rs`):
 //!
 //! 1. `before = clock::now_before_looking()`.
 //! 2. [`Drain::peek`]`(before)` on **every** ring. The lowest `bound` of those that are [`Peek::Blocked`], and `before`
 //!    itself, is the frontier.
-//! 3. Take the entry with the smallest time of all that are [`Peek::Ready`], if it is below the frontier; peek that ring
-//!    again with the same `before` (its new `bound` counts, too); repeat until nothing is below the frontier.
+//! 3. Take the entry with the smallest time of all that are [`Peek::Ready`], if it is below the frontier. Peek that
+//!    ring again with the same `before` (its new `bound` counts, too). Repeat until nothing is below the frontier.
 //!
 //! A look takes the lines of a ring away from the processor that writes there. Passes without a pause between them make
 //! a push of 128 bytes several times slower; with a pause of 20 µs nothing of that is left (BENCHMARKS.md).
 //!
 //! # Sleeping
 //!
-//! After a pass in which every ring was [`Peek::Empty`]: [`Drain::sleep`] on every ring. If one says that something has
-//! come, [`Drain::awake`] on all and pass again. Else wait for the wakers, then `awake` on all, and pass.
+//! After a drain cycle in which every ring was [`Peek::Empty`]: [`Drain::sleep`] on every ring. If one says that
+//! something has come, [`Drain::awake`] on all and start a new cycle. Else wait for the wakers, then `awake` on all,
+//! and start a new cycle.
 //!
 //! # After a restart
 //!
-//! The ring and its waker are all that must have been kept. [`Drain::adopt`] makes a new board; the client goes on
-//! pushing meanwhile, and is served; it attaches the new board when it comes back to ask for it.
+//! Only the ring and its waker must have been stored. [`Drain::adopt`] makes a new completion page. The client
+//! continues to push meanwhile, and is served; it attaches the new page when it comes back to ask for it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -36,14 +37,14 @@ use crate::stall_budget::{StallBudget, StallLimits};
 use crate::tail::Stored;
 use crate::wake::{self, Event};
 
-/// What a client is given: duplicates go over the socket.
+/// Descriptors for a client: duplicates go over the socket.
 #[derive(Debug, Clone, Copy)]
 pub struct ClientFds<'a> {
     /// The ring; also what a service manager or holder must keep.
     pub ring: BorrowedFd<'a>,
-    /// The board of this life of the daemon.
+    /// The completion page of this life of the daemon.
     pub completion_page: BorrowedFd<'a>,
-    /// An eventfd; also kept.
+    /// An eventfd; also stored.
     pub waker: BorrowedFd<'a>,
 }
 
@@ -57,7 +58,7 @@ pub struct Drain {
     ring_fd: OwnedFd,
     completion_page_fd: OwnedFd,
     waker: OwnedFd,
-    /// The log of this life of the daemon, as on the board.
+    /// The log of this life of the daemon, as on the completion page.
     log: ([u8; 16], u32),
 }
 
@@ -78,12 +79,13 @@ impl Drain {
         Ok(Self { ring, completion_page, shape, reader, ring_fd, completion_page_fd, waker, log: (log_id, epoch) })
     }
 
-    /// Goes on with a ring that an earlier daemon made, from where that one gave space back.
+    /// Resumes a ring that an earlier daemon made, from where that one gave space back.
     ///
     /// # Errors
-    /// What is no ring, or one whose client has damaged its header ([`OpenError::is_for_good`]: let it go). And what has to do
-    /// with this moment alone: what was handed over comes back, with all that is in the ring. A ring that another version of the
-    /// layout made ([`crate::VERSION`]) is not to be handed over: what it says of that itself, its client may have written.
+    /// If the file is no ring, or its client has damaged its header ([`OpenError::is_for_good`]: release it). Also for
+    /// reasons of this moment alone: what was handed over comes back, with all that is in the ring. Do not hand over a
+    /// ring that another version of the layout made ([`crate::VERSION`]): its client may have written what the ring
+    /// says of its version.
     pub fn adopt(ring_fd: OwnedFd, waker: OwnedFd, log_id: [u8; 16], epoch: u32) -> Result<Self, NotAdopted> {
         let opened = map_ring(&ring_fd).and_then(|(ring, shape)| {
             let reader = Reader::adopt(&ring, shape)?;
@@ -95,7 +97,8 @@ impl Drain {
             Err(error) => return Err(NotAdopted { error, ring: ring_fd, waker }),
         };
         ring.store(at::EPOCH, u64::from(epoch), Ordering::Relaxed);
-        // The client could write there, and would mislead itself alone; the board tells it all the same for each life.
+        // The client could write there, and would mislead itself alone; the completion page reports it all the same for
+        // each life.
         completion_page::raise_refused(&completion_page, ring.load(at::REFUSED, Ordering::Acquire));
         completion_page::set_first(&completion_page, reader.released());
         for level in [Level::Received, Level::Written] {
@@ -113,23 +116,23 @@ impl Drain {
         [self.ring_fd, self.waker]
     }
 
-    /// Begins anew at the tail: what was taken and not given back comes again, with the same numbers and sequences.
+    /// Begins again at the tail: what was taken and not given back comes again, with the same numbers and sequences.
     pub fn rewind(&mut self) {
         self.rewind_to(self.released());
     }
 
-    /// Begins anew at this append, which was taken and not given back; those before it stay taken.
+    /// Begins again at this append, which was taken and not given back; those before it stay taken.
     pub fn rewind_to(&mut self, append: u64) {
         self.reader.rewind_to(append);
     }
 
-    /// How large the ring is.
+    /// The size of the ring.
     #[must_use]
     pub fn shape(&self) -> Shape {
         self.shape
     }
 
-    /// What the client is given.
+    /// The descriptors for the client.
     #[must_use]
     pub fn client_fds(&self) -> ClientFds<'_> {
         ClientFds {
@@ -145,35 +148,35 @@ impl Drain {
         self.waker.as_fd()
     }
 
-    /// How long an append that is not committed may hold up others, for this ring by itself.
+    /// Sets how long an append that is not committed may hold up others, for this ring by itself.
     pub fn set_stall_limits(&mut self, stall_limits: StallLimits) {
         self.set_stall_budget(StallBudget::new(stall_limits));
     }
 
-    /// The same, together with the other rings that have this allowance. Without it each ring has one of its own, and
-    /// who has many rings can hold others up all the time.
+    /// The same, together with the other rings that have this budget. Without it each ring has one of its own, and a
+    /// client with many rings can hold others up all the time.
     pub fn set_stall_budget(&mut self, stall_budget: StallBudget) {
         self.reader.set_stall_budget(stall_budget);
     }
 
-    /// What its holes spend from.
+    /// The budget of its uncommitted slots.
     #[must_use]
     pub fn stall_budget(&self) -> &StallBudget {
         self.reader.stall_budget()
     }
 
-    /// Whose clock stamps the entries.
+    /// Sets the clock of the entries' timestamps.
     pub fn set_timestamp_source(&mut self, timestamp_source: TimestampSource) {
         self.reader.set_timestamp_source(timestamp_source);
     }
 
-    /// Says that the client's process has ended: what it had not committed is given up without waiting. When
+    /// Notes that the client's process has ended: what it had not committed is abandoned without waiting. When
     /// [`Drain::peek`] then says [`Peek::Empty`], the ring is drained for good.
     pub fn client_gone(&mut self) {
         self.reader.set_gone();
     }
 
-    /// The number of the next append that will be taken: all below were taken or given up.
+    /// The number of the next append that will be taken: all below were taken or abandoned.
     #[must_use]
     pub fn next(&self) -> u64 {
         self.reader.next()
@@ -191,39 +194,40 @@ impl Drain {
         self.reader.released_sequence()
     }
 
-    /// Where what was given back is stored, as the drain that gave it back has said; nothing where that is not known. (The
-    /// client can write there, and would mislead itself alone.)
+    /// Where what was given back is stored, as the drain that gave it back has said; nothing where that is not known.
+    /// (The client can write there, and would mislead itself alone.)
     #[must_use]
     pub fn stored(&self) -> Option<Stored> {
         self.reader.stored()
     }
 
-    /// All that is given back from now on, and all that was, is stored in the log below this offset. Said before
-    /// [`Drain::release`], which leaves it to whoever drains next.
+    /// All that was and will be given back is stored in the log below this offset. Call it before [`Drain::release`],
+    /// which leaves it to the next drain.
     pub fn stored_below(&mut self, end: u64) {
         let (log_id, epoch) = self.log;
         self.reader.note_stored(Stored { log_id, epoch, end });
     }
 
-    /// Notes for whoever drains next whether the log has lost of what was given back, and nobody was told yet.
+    /// Notes for the next drain whether the log has lost some of what was given back, unreported so far.
     pub fn set_lost(&mut self, lost: bool) {
         self.ring.store(at::LOST, u64::from(lost), Ordering::Release);
         self.ring.point("lost: noted");
     }
 
-    /// Whether it has, as this drain or one before it has noted.
+    /// True if it has, as this drain or one before it has noted.
     #[must_use]
     pub fn has_lost(&self) -> bool {
         self.ring.load(at::LOST, Ordering::Acquire) != 0
     }
 
-    /// Whether an append of this ring was ever refused for good, by this daemon or one before it.
+    /// True if an append of this ring was ever refused for good, by this daemon or one before it.
     #[must_use]
     pub fn has_refused(&self) -> bool {
         self.ring.load(at::REFUSED, Ordering::Acquire) != 0
     }
 
-    /// Looks at the front of the ring; `before` is the time of the pass. Copies a header, gives up at most what is due.
+    /// Looks at the front of the ring; `before` is the time of the drain cycle. Copies a header, abandons at most what
+    /// is due.
     ///
     /// # Errors
     /// The ring is nonsense: [`Drain::cut_off`] it. Says so again when asked again, or not.
@@ -248,20 +252,21 @@ impl Drain {
         }
     }
 
-    /// Says why nothing is taken of the ring for now, though something may be there (a code of the protocol); 0: it is taken.
+    /// Says why nothing is taken of the ring for now, though something may be there (a code of the protocol); 0: it is
+    /// taken.
     pub fn set_waits(&mut self, why: u32) {
         completion_page::set_waits(&self.completion_page, why.into());
         self.ring.point("waits: said");
     }
 
-    /// Writes the answer to an append on the board. Before the mark that covers it is raised. May be called again for
-    /// the same append (a later level failed).
+    /// Writes the answer to an append on the completion page, before the watermark that covers it is raised. May be
+    /// called again for the same append (a later level failed).
     pub fn answer(&mut self, append: u64, answer: Answer) {
         completion_page::set_answer(&self.completion_page, self.shape, append, answer);
     }
 
-    /// As [`Drain::answer`], where the append was refused for good: that it may have been is known for as long as there is
-    /// the ring, also when the answer is not there any more.
+    /// As [`Drain::answer`], where the append was refused for good. That it may have been is known for as long as there
+    /// is the ring, also when the answer is not there any more.
     pub fn refuse(&mut self, append: u64, answer: Answer) {
         self.answer(append, answer);
         // Before the space is given back, so that no later drain can miss it.
@@ -276,7 +281,7 @@ impl Drain {
         completion_page::raise(&self.completion_page, level, upto);
     }
 
-    /// The watermarks on the board.
+    /// The watermarks on the completion page.
     #[must_use]
     pub fn watermarks(&self) -> Watermarks {
         completion_page::watermarks(&self.completion_page)
@@ -295,8 +300,8 @@ impl Drain {
         self.ring.store(at::EPOCH, u64::from(epoch), Ordering::Relaxed);
     }
 
-    /// Announces that this daemon is about to sleep, so that a client that commits wakes it. `false`: something is there
-    /// already, do not sleep.
+    /// Announces that this daemon is about to sleep, so that a client that commits wakes it. `false`: something is
+    /// there already, do not sleep.
     #[must_use]
     pub fn sleep(&mut self) -> bool {
         wake::fall_asleep(&self.ring);
@@ -309,15 +314,15 @@ impl Drain {
         os::take_wakes(&self.waker);
     }
 
-    /// Closes the ring: from now on nothing is reserved in it, and what a client reserves all the same is never taken. What
-    /// was reserved before and is committed can still be taken.
+    /// Closes the ring: from now on nothing is reserved in it, and what a client reserves all the same is never taken.
+    /// Appends reserved before and committed can still be taken.
     pub fn close(&mut self) {
         let head = self.ring.set_bits(at::HEAD, Cursor::CLOSED);
         self.reader.set_end(Cursor(head));
         self.wake_all();
     }
 
-    /// Whether it was closed, by either end, or by a daemon before this one.
+    /// True if it was closed, by either end, or by a daemon before this one.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         Cursor(self.ring.load(at::HEAD, Ordering::Acquire)).is_closed()
@@ -355,7 +360,7 @@ fn new_completion_page(shape: Shape, log_id: [u8; 16], epoch: u32) -> Result<(Ow
     Ok((file, completion_page))
 }
 
-/// Maps a ring that somebody else made; all that its header says is checked against the file's size.
+/// Maps a ring that another process made; all that its header says is checked against the file's size.
 pub(crate) fn map_ring(file: &OwnedFd) -> Result<(Mapped, Shape), OpenError> {
     let size = os::sealed_size(file)?;
     if size < at::SLOT_TABLE as u64 || size > Shape::LARGEST as u64 {

@@ -14,8 +14,8 @@ use crate::checksum;
 /// Bytes of an entry's header.
 pub(crate) const HEADER: usize = 24;
 
-/// Bytes at the end of a payload that may be given by themselves, with the checksum of what lies before them: what comes
-/// last is what a sum that is known already goes on with at the least cost.
+/// Bytes at the end of a payload that may be given separately, with the checksum of what lies before them: a known sum
+/// extends over the last bytes at the least cost.
 pub const TRAILER: usize = 8;
 
 /// A header, copied out of the ring.
@@ -50,7 +50,7 @@ impl Header {
         }
     }
 
-    /// What `check` must be, for a payload with this checksum.
+    /// The required value of `check`, for a payload with this checksum.
     #[inline(always)]
     pub(crate) fn expected(&self, payload: u32) -> u32 {
         let [lengths, time, _] = self.words();

@@ -1,4 +1,4 @@
-//! What can go wrong, as values.
+//! Failures, as values.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -16,25 +16,25 @@ pub enum ShapeError {
     Slots(u32),
 }
 
-/// Why a file is not taken as a ring or a board.
+/// The reason why a file is not taken as a ring or a completion page.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// A system call failed: no memory, no descriptors, not allowed.
     #[error("{what}: {error}")]
     Os {
-        /// What was tried.
+        /// The call tried.
         what: &'static str,
-        /// What the kernel said.
+        /// The error of the kernel.
         error: io::Error,
     },
     /// The file may be shortened or written by others: its seals are not those that the daemon sets.
     #[error("the file is not sealed as a ring is")]
     Seals,
-    /// The header is not that of a ring or board, or does not fit the file's size.
+    /// The header is not that of a ring or completion page, or does not fit the file's size.
     #[error("the file is no ring of this version")]
     Foreign,
-    /// It says that it has another version of the layout. Of a ring whose client may write there that is not to be believed: who
-    /// made it knows.
+    /// Its header names another version of the layout. Do not believe that of a ring whose client may write there: its
+    /// maker knows.
     #[error("the ring has version {0} of its layout, and this is version {VERSION}")]
     Version(u64),
     /// The ring's own header is damaged.
@@ -43,7 +43,7 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// Whether the file itself is at fault: no later try can do anything with it.
+    /// True if the file itself is at fault: no later try can do anything with it.
     #[must_use]
     pub const fn is_for_good(&self) -> bool {
         match self {
@@ -71,7 +71,7 @@ pub struct NotAdopted {
     pub waker: OwnedFd,
 }
 
-/// What a ring says that its client, going by the rules, cannot have written. That ring is cut off, and no other.
+/// Content of a ring that its client, going by the rules, cannot have written. That ring is cut off, and no other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Corrupt {
@@ -90,10 +90,10 @@ pub enum Corrupt {
     /// The checksum is wrong.
     #[error("append {0} does not match its checksum")]
     Checksum(u64),
-    /// It is stamped with a time that has not come.
+    /// Its timestamp is a time that has not come.
     #[error("append {0} is stamped in the future")]
     Time(u64),
-    /// After a restart: the place up to which space was given back cannot be told.
+    /// After a restart: the place up to which space was given back cannot be determined.
     #[error("the ring's tail is damaged")]
     Tail,
 }

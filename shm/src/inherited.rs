@@ -12,8 +12,8 @@ const FIRST: RawFd = 3;
 
 static CLAIMED: AtomicBool = AtomicBool::new(false);
 
-/// Takes those whose name starts with `prefix`, once in the life of the process; they are closed on exec. The others are
-/// left to whoever takes sockets.
+/// Takes those whose name starts with `prefix`, once in the life of the process; they are closed on exec. The others
+/// are left to the code that takes sockets.
 ///
 /// To be called before anything else opens a descriptor: the numbers are believed.
 ///
@@ -27,8 +27,8 @@ pub fn claim(prefix: &str) -> io::Result<Vec<(String, OwnedFd)>> {
     let numbers = numbers(variable("LISTEN_PID"), variable("LISTEN_FDS"), variable("LISTEN_FDNAMES"), prefix);
     let mut taken = Vec::new();
     for (name, number) in numbers {
-        // SAFETY: the service manager opened it for this process (LISTEN_PID) and nobody took it: this function hands
-        // each out once, and who takes the others goes by their names.
+        // SAFETY: the service manager opened it for this process (LISTEN_PID) and nothing took it. This function hands
+        // each out once, and the code that takes the others goes by their names.
         let fd = unsafe { OwnedFd::from_raw_fd(number) };
         fcntl_setfd(&fd, FdFlags::CLOEXEC)?;
         taken.push((name, fd));
@@ -36,7 +36,7 @@ pub fn claim(prefix: &str) -> io::Result<Vec<(String, OwnedFd)>> {
     Ok(taken)
 }
 
-/// Whether the service manager has handed any of that name to this process, taken or not.
+/// True if the service manager has handed any of that name to this process, taken or not.
 #[must_use]
 pub fn has(prefix: &str) -> bool {
     let variable = |name| std::env::var(name).ok();

@@ -13,21 +13,22 @@
 //! | 136 | threads that wait for space | client |
 //! | 192 | **tail**: below it, all was given back ([`Cursor`]) | daemon |
 //! | 200 | the full append number of the tail (a hint for its high bits) | daemon |
-//! | 208 | how many islands there may be: 0, none | daemon |
+//! | 208 | most abandoned regions: 0, none | daemon |
 //! | 216 | sleep: odd while the daemon sleeps, raised by 1 at each change | daemon; a client that woke it raises it |
 //! | 224 | bell for space (futex: the low 4 bytes) | daemon; a client that closes the ring |
-//! | 232 | bell for acks (futex: the low 4 bytes) | daemon; a client that attaches a board |
+//! | 232 | bell for acks (futex: the low 4 bytes) | daemon; a client that attaches a completion page |
 //! | 240 | one past the last append that was refused | daemon |
-//! | 248 | epoch of the log, as on the board: here it lies in the line that each push reads | daemon |
+//! | 248 | epoch of the log, as on the completion page: here it lies in the line that each push reads | daemon |
 //! | 256, 288 | two checkpoints: tail word, append number, sequence, one past its last offset in the log | daemon |
-//! | 320 | 16 islands: range, append number + 1 | daemon |
-//! | 576 | 16 words: the append number + 1 whose writer has left the island | client |
+//! | 320 | 16 abandoned regions: range, append number + 1 | daemon |
+//! | 576 | 16 words: the append number + 1 whose writer has left the region | client |
 //! | 704, 712, 720 | id and epoch of the log that has what was given back; epoch 0: that is not known | daemon |
-//! | 728 | the log has lost of that, and no flush has told of it: 1 | daemon |
+//! | 728 | the log has lost of that, and no flush has reported it: 1 | daemon |
 //! | 4096 | slots, 8 bytes each | client commits, daemon abandons |
 //! | … | data area | client |
 //!
-//! **The board** is a second file that only the daemon can write (`F_SEAL_FUTURE_WRITE`); see `completion_page.rs`.
+//! **The completion page** is a second file that only the daemon can write (`F_SEAL_FUTURE_WRITE`); see
+//! `completion_page.rs`.
 
 use crate::error::ShapeError;
 
@@ -65,10 +66,11 @@ pub(crate) mod at {
     pub(crate) const SLOT_TABLE: usize = super::PAGE;
 }
 
-/// Places for islands: threads that may be stopped in the middle of a copy before space behind them is held up.
+/// Places for abandoned regions: threads that may be stopped in the middle of a copy before space behind them is held
+/// up.
 pub const ABANDONED_REGIONS_MAX: usize = 16;
 
-/// How large a ring is.
+/// The size of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     data_bytes: u32,
@@ -131,7 +133,7 @@ impl Shape {
         end.next_multiple_of(PAGE)
     }
 
-    /// Bytes of the board's file.
+    /// Bytes of the completion page's file.
     #[must_use]
     pub const fn completion_page_bytes(self) -> usize {
         (PAGE + self.slots as usize * crate::completion_page::ANSWER).next_multiple_of(PAGE)
@@ -186,7 +188,7 @@ impl Cursor {
         self.0 as u32
     }
 
-    /// How many appends this one is ahead of another; a huge number where it is behind.
+    /// Number of appends that this one is ahead of another; a huge number if it is behind.
     pub(crate) const fn ahead_of(self, append: u64) -> u64 {
         ((self.0 >> 32).wrapping_sub(append)) & LOW31
     }
@@ -198,16 +200,16 @@ impl Cursor {
     }
 }
 
-/// What a slot says about its append.
+/// State of a slot's append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// Nothing yet: free, or reserved.
     Pending,
     /// Committed; the entry starts at this place.
     Committed(u32),
-    /// Given up by the drain. Its writer may still write into its space.
+    /// Abandoned by the drain. Its writer may still write into its space.
     Abandoned,
-    /// Given up, and its writer knows and will not write any more.
+    /// Abandoned, and its writer knows and will not write any more.
     Left,
 }
 
@@ -229,7 +231,7 @@ impl Slot {
         Self(3 << 62 | (append & LOW30) << 32)
     }
 
-    /// What the slot says about `append`; what it says about others is [`State::Pending`].
+    /// The slot's state of `append`; for other appends the state is [`State::Pending`].
     pub(crate) const fn state_of(self, append: u64) -> State {
         if (self.0 >> 32) & LOW30 != append & LOW30 {
             return State::Pending;
@@ -242,7 +244,7 @@ impl Slot {
         }
     }
 
-    /// Whether the slot is still as an earlier append left it, so that `append` may commit in it.
+    /// True if the slot is still as an earlier append left it, so that `append` may commit in it.
     pub(crate) const fn is_before(self, append: u64) -> bool {
         if self.0 >> 62 == 0 {
             return true;

@@ -3,15 +3,15 @@
 //! One ring belongs to one producer. The daemon makes it ([`Drain::create`]) and gives three descriptors to the client
 //! ([`Producer::attach`]). Bytes in, bytes out: what a payload means is not known here.
 //!
-//! What must hold:
+//! Invariants:
 //! 1. **`posted`**: when [`Producer::push`] has returned, the append survives the death of both ends, in any order, for
-//!    as long as somebody holds the ring's descriptor. It is taken exactly as it was pushed.
-//! 2. **Nobody else's fault.** A writer that dies, or is stopped, at any instruction costs its own append at most.
+//!    as long as some process holds the ring's descriptor. It is taken exactly as it was pushed.
+//! 2. **No shared fault.** A writer that dies, or is stopped, at any instruction costs its own append at most.
 //! 3. **Nothing is believed** by the daemon's end: [`Drain`] stays whole whatever the client does to the ring.
-//! 4. **Order**: each ring's appends in the order of reservation; between rings, what ended before another began has the
-//!    smaller time.
+//! 4. **Order**: each ring's appends in the order of reservation; between rings, what ended before another began has
+//!    the smaller time.
 //! 5. **No system call** per append while the daemon is awake.
-//! 6. **Space is given back when told**, and a new daemon finds what was not.
+//! 6. **Space is given back only on request**, and a new daemon finds what was not.
 //!
 //! ```text
 //!  client: reserve ─▶ fill ─▶ commit      daemon: peek ─▶ take ─▶ … written … ─▶ release

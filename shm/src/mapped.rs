@@ -1,11 +1,12 @@
 //! A mapped file, as [`Memory`]. All `unsafe` of this crate is here.
 //!
-//! What must hold:
+//! Invariants:
 //! - The file is sealed against shrinking before it is mapped, so no access to the mapping can end in SIGBUS. (A hole
 //!   punched by the peer reads as zeroes.)
 //! - Nothing hands out a reference to bytes of the mapping: words are reached by atomics, bytes by copies. What the
 //!   peer does meanwhile can make the values wrong, never the program undefined.
-//! - After `fork` the child does not have what was mapped writable (`MADV_DONTFORK`), and [`ForkMark`] tells it so.
+//! - After `fork` the child does not have what was mapped writable (`MADV_DONTFORK`), and [`ForkMark`] reports that to
+//!   it.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -19,7 +20,7 @@ use crate::error::OpenError;
 use crate::layout::PAGE;
 use crate::memory::Memory;
 
-/// Whether the mapping may be written.
+/// Access of the mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MapMode {
     ReadOnly,
@@ -78,7 +79,7 @@ impl Mapped {
         }
     }
 
-    /// Whether this process is the one that made the mapping.
+    /// True if this process made the mapping.
     #[inline]
     pub(crate) fn is_ours(&self) -> bool {
         self.mark.is_set()
@@ -88,8 +89,8 @@ impl Mapped {
     fn word(&self, at: usize) -> &AtomicU64 {
         // (The words of the header are known to lie in the first page where this is compiled.)
         assert!(at.is_multiple_of(8) && (at <= PAGE - 8 || at + 8 <= self.len), "a word outside of the mapping");
-        // SAFETY: inside the mapping by the assertion, for that has a page at least; aligned to 8, and reached as an atomic
-        // only.
+        // SAFETY: inside the mapping by the assertion, for that has a page at least; aligned to 8, and reached as an
+        // atomic only.
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(at).cast()) }
     }
 
@@ -179,8 +180,8 @@ impl Memory for Mapped {
         out.reserve(len);
         let blocks = if cfg!(target_arch = "x86_64") { len / BLOCK } else { 0 };
         let (from, whole) = (out.len(), blocks * BLOCK);
-        // SAFETY: so many blocks lie inside the mapping by the assertion, and there is room for `len` more bytes; the two
-        // do not overlap. The bytes are initialised behind it.
+        // SAFETY: so many blocks lie inside the mapping by the assertion, and there is room for `len` more bytes; the
+        // two do not overlap. The bytes are initialised behind it.
         unsafe {
             copy_blocks(self.base.as_ptr().add(at), out.as_mut_ptr().add(from), blocks);
             out.set_len(from + whole);
@@ -214,8 +215,8 @@ impl Memory for Mapped {
 /// Bytes that [`copy_blocks`] copies at a time.
 const BLOCK: usize = 64;
 
-/// Copies memory that others may write meanwhile: each byte is read once, and of what is read the compiler knows nothing. Atomic
-/// loads of words, one after the other, take four times as long.
+/// Copies memory that others may write meanwhile: each byte is read once, and of what is read the compiler knows
+/// nothing. Atomic loads of words, one after the other, take four times as long.
 ///
 /// # Safety
 /// `from` can be read and `to` written for so many blocks, and the two do not overlap.
@@ -224,8 +225,9 @@ unsafe fn copy_blocks(from: *const u8, to: *mut u8, blocks: usize) {
     if blocks == 0 {
         return;
     }
-    // SAFETY: goes over `blocks` blocks of both, as the caller vouches for; SSE2 is part of every x86-64. Others may write
-    // to `from` meanwhile: to the compiler this block is one thing that it cannot look into, to the processor these are loads.
+    // SAFETY: goes over `blocks` blocks of both, as the caller guarantees; SSE2 is part of every x86-64. Others may
+    // write to `from` meanwhile: to the compiler this block is one thing that it cannot look into, to the processor
+    // these are loads.
     unsafe {
         std::arch::asm!(
             "2:",
@@ -292,7 +294,7 @@ impl ForkMark {
         unsafe { self.0.as_ref() }
     }
 
-    /// Whether this process is the one that made it. A load: neither a lock nor a system call.
+    /// True if this process made it. A load: neither a lock nor a system call.
     #[inline]
     #[must_use]
     pub fn is_set(&self) -> bool {

@@ -1,14 +1,14 @@
-//! What the protocol asks of shared memory, and nothing else.
+//! Operations of the protocol on shared memory, and nothing else.
 //!
-//! The code of both ends is written against [`Memory`]; the mapping implements it for real, and the tests do with
-//! memory whose interleavings are enumerated (loom) and memory whose writer dies between any two stores. Offsets are
-//! bytes from the start of the file; words are at multiples of 8.
+//! The code of both ends is written against [`Memory`]; the mapping implements it for real. The tests use memory whose
+//! interleavings are enumerated (loom) and memory whose writer dies between any two stores. Offsets are bytes from the
+//! start of the file; words are at multiples of 8.
 
 pub(crate) use std::sync::atomic::Ordering;
 
 /// One file of shared memory.
 pub(crate) trait Memory {
-    /// Places for islands that are used; a model does with fewer.
+    /// Places for abandoned regions that are used; a model does with fewer.
     const ABANDONED_REGIONS_MAX: usize = crate::layout::ABANDONED_REGIONS_MAX;
 
     /// An atomic load of a word.
@@ -26,9 +26,11 @@ pub(crate) trait Memory {
     fn set_bits(&self, at: usize, bits: u64) -> u64;
     /// A sequentially consistent fence.
     fn fence(&self);
-    /// A fence of this order, release or acquire: no instruction where the processor keeps stores, and loads, in their order.
+    /// A fence of this order, release or acquire: no instruction where the processor keeps stores, and loads, in their
+    /// order.
     fn fence_of(&self, order: Ordering);
-    /// [`Memory::fence`] right behind an [`Memory::exchange`] that succeeded: free where that is a full barrier already.
+    /// [`Memory::fence`] right behind an [`Memory::exchange`] that succeeded: free where that is a full barrier
+    /// already.
     fn fence_after_exchange(&self) {
         self.fence();
     }

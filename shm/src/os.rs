@@ -11,7 +11,7 @@ use rustix::thread::futex;
 
 use crate::error::{OpenError, WaitError};
 
-/// What every file of ours is sealed with.
+/// Seals of every file of ours.
 const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 /// A file in memory of `bytes` zeroes, not yet sealed.
@@ -27,7 +27,7 @@ pub(crate) fn seal_ring(file: impl AsFd) -> Result<(), OpenError> {
     rustix::fs::fcntl_add_seals(file, FIXED).map_err(OpenError::os("seal a ring"))
 }
 
-/// Seals a board: its size is fixed, and nobody gets to write to it who does not already.
+/// Seals a completion page: its size is fixed, and no process gets write access that does not have it already.
 pub(crate) fn seal_completion_page(file: impl AsFd) -> Result<(), OpenError> {
     rustix::fs::fcntl_add_seals(file, FIXED | SealFlags::FUTURE_WRITE).map_err(OpenError::os("seal a board"))
 }
@@ -47,7 +47,7 @@ pub(crate) fn waker() -> Result<OwnedFd, OpenError> {
     rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(OpenError::os("make an eventfd"))
 }
 
-/// Wakes whoever polls the descriptor. A full counter has woken already.
+/// Wakes the process that polls the descriptor. A full counter has woken already.
 pub(crate) fn wake(waker: impl AsFd) {
     let _ = rustix::io::write(waker, &1u64.to_ne_bytes());
 }
@@ -74,7 +74,7 @@ pub(crate) fn futex_wait(word: &AtomicU32, seen: u32, deadline_ns: u64) -> Resul
     }
 }
 
-/// Wakes all who wait on the word, in all processes.
+/// Wakes all threads that wait on the word, in all processes.
 pub(crate) fn futex_wake(word: &AtomicU32) {
     let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
 }

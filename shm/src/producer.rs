@@ -16,14 +16,14 @@ use crate::os;
 use crate::wake::{self, Event};
 use crate::writer::{self, Content, NoSpace};
 
-/// How often a push begins anew when the drain gave its space up.
+/// Number of times that a push begins again when the drain abandoned its space.
 const TRIES: u32 = 4;
 
 /// The client's end of one ring. Any number of threads push at once.
 ///
 /// # Fork
-/// A child of `fork` gets [`PushError::Forked`] from every call; the ring is not mapped there. (A child that returns from
-/// a signal handler into a push that its parent had begun ends by SIGSEGV.)
+/// A child of `fork` gets [`PushError::Forked`] from every call; the ring is not mapped there. (A child that returns
+/// from a signal handler into a push that its parent had begun ends by SIGSEGV.)
 #[derive(Debug)]
 pub struct Producer {
     ring: Mapped,
@@ -33,19 +33,20 @@ pub struct Producer {
 }
 
 impl Producer {
-    /// Takes what the daemon gave: ring, board, waker. The ring and board descriptors may be closed afterwards.
+    /// Takes the daemon's descriptors: ring, completion page, waker. Those of the ring and the page may be closed
+    /// afterwards.
     ///
     /// # Errors
-    /// When these are no ring and board of this version, or the kernel refuses to map them.
+    /// When these are no ring and completion page of this version, or the kernel refuses to map them.
     pub fn attach(ring: &OwnedFd, completion_page: &OwnedFd, waker: OwnedFd) -> Result<Self, OpenError> {
         let (ring, shape) = map_ring(ring)?;
         let completion_page = map_completion_page(completion_page, shape)?;
         Ok(Self { ring, shape, waker, completion_page: RwLock::new(completion_page) })
     }
 
-    /// Takes the board of a new life of the daemon. Its watermarks begin at what was given back before; read what the old
-    /// board answered first. `before` is told its log and epoch before anybody can look at it. Wakes all waiting threads, so
-    /// that they do.
+    /// Takes the completion page of a new life of the daemon. Its watermarks begin at what was given back before; read
+    /// the old page's answers first. `before` gets its log and epoch before any thread can look at it. Wakes all
+    /// waiting threads, so that they look.
     ///
     /// # Errors
     /// As [`Producer::attach`].
@@ -67,7 +68,7 @@ impl Producer {
         Ok(())
     }
 
-    /// How large the ring is.
+    /// The size of the ring.
     #[must_use]
     pub fn shape(&self) -> Shape {
         self.shape
@@ -79,8 +80,8 @@ impl Producer {
         self.shape.max_payload()
     }
 
-    /// Puts one append into the ring: its bytes are the parts one after the other, it holds `records` records. Gives its
-    /// number. When this returns `Ok` the append is `posted`: it outlives this process.
+    /// Puts one append into the ring: its bytes are the parts one after the other, it holds `records` records. Gives
+    /// its number. When this returns `Ok` the append is `posted`: it outlives this process.
     ///
     /// Never waits. No system call, but one when the daemon sleeps.
     ///
@@ -93,8 +94,8 @@ impl Producer {
         self.push_content(content, records, clock::now())
     }
 
-    /// As [`Producer::push`], of bytes whose CRC-32C is known and of a trailer behind them: nothing is gone through for a
-    /// checksum again. Where `sum` is not that of `bytes`, the entry is nonsense, and the daemon cuts the ring off.
+    /// As [`Producer::push`], of bytes whose CRC-32C is known and of a trailer behind them: nothing is gone through for
+    /// a checksum again. Where `sum` is not that of `bytes`, the entry is nonsense, and the daemon cuts the ring off.
     ///
     /// # Errors
     /// As [`Producer::push`].
@@ -103,8 +104,8 @@ impl Producer {
         self.push_trailed(bytes, (bytes.len(), sum), |_| trailer, records)
     }
 
-    /// As [`Producer::push_summed`], where the CRC-32C of the first bytes is known: so many, and their sum. That of all is
-    /// taken here, and the trailer made of it.
+    /// As [`Producer::push_summed`], where the CRC-32C of the first bytes is known: so many, and their sum. That of all
+    /// is taken here, and the trailer made of it.
     ///
     /// # Errors
     /// As [`Producer::push`].
@@ -117,7 +118,8 @@ impl Producer {
         records: u32,
     ) -> Result<u64, PushError> {
         self.admit(bytes.len() + TRAILER)?;
-        // The processor goes on while it waits for its counter, but stores to the ring wait for that: the sum is free here.
+        // The processor continues while it waits for its counter, but stores to the ring wait for that: the sum is free
+        // here.
         let timestamp = clock::now();
         let sum = checksum::of_rest(bytes, known);
         let trailer = u64::from_le_bytes(trailer(sum));
@@ -125,7 +127,7 @@ impl Producer {
         self.push_content(Content::Summed { bytes, sum, trailer }, records, timestamp)
     }
 
-    /// Whether an append of so many bytes may go in at all.
+    /// True if an append of so many bytes may go in at all.
     #[inline]
     fn admit(&self, len: usize) -> Result<(), PushError> {
         if len == 0 || len > self.shape.max_payload() {
@@ -134,7 +136,7 @@ impl Producer {
         if self.ring.is_ours() { Ok(()) } else { Err(PushError::Forked) }
     }
 
-    /// The first try has this stamp.
+    /// The first try has this timestamp.
     #[inline(always)]
     fn push_content(&self, content: Content<'_>, records: u32, timestamp: u64) -> Result<u64, PushError> {
         let append = match push_once(&self.ring, self.shape, content, records, timestamp)? {
@@ -222,29 +224,30 @@ impl Producer {
         completion_page::watermarks(&*self.completion_page())
     }
 
-    /// What became of an append: `None` while nothing is known, and when as many appends as the ring has slots have been
-    /// answered after it. Read it when the mark of the level that is waited for is above `append`.
+    /// The outcome of an append: `None` while it is unknown, and when as many appends as the ring has slots have been
+    /// answered after it. Read it when the watermark of the level that is waited for is above `append`.
     #[must_use]
     pub fn answer(&self, append: u64) -> Option<Answer> {
         completion_page::answer(&*self.completion_page(), self.shape, append)
     }
 
-    /// One past the last append that was refused for good, by this daemon or one before it. The refusal of an append below
-    /// it can be read as soon as the append is `received`. An append without an [`answer`](Self::answer) that has its level
-    /// was taken if it is not below; if it is, it may have been refused.
+    /// One past the last append that was refused for good, by this daemon or one before it. The refusal of an append
+    /// below it can be read as soon as the append is `received`. An append without an [`answer`](Self::answer) that has
+    /// its level was taken if it is not below; if it is, it may have been refused.
     #[must_use]
     pub fn refused(&self) -> u64 {
         completion_page::refused(&*self.completion_page())
     }
 
-    /// Why the daemon takes nothing of the ring for now, as a code of the protocol; what is there waits. Nothing while it
-    /// takes, and of a daemon that does not say it. What one said last that is gone stands there until a new board comes.
+    /// The reason why the daemon takes nothing of the ring for now, as a code of the protocol; what is there waits.
+    /// Nothing while it takes, and for a daemon that does not report it. The last report of a daemon that is gone
+    /// stands there until a new completion page comes.
     #[must_use]
     pub fn waits(&self) -> Option<u32> {
         u32::try_from(completion_page::waits(&*self.completion_page())).ok().filter(|why| *why != 0)
     }
 
-    /// How many appends were reserved and are not given back: without its daemon, nobody knows what became of these.
+    /// Number of appends that were reserved and are not given back: without its daemon, their outcome is unknown.
     #[must_use]
     pub fn unreleased(&self) -> u64 {
         // The tail first: the head is never behind it.
@@ -284,19 +287,19 @@ impl Producer {
         }
     }
 
-    /// Whether this process is a fork of the one that attached the ring.
+    /// True if this process is a fork of the one that attached the ring.
     #[must_use]
     pub fn is_forked(&self) -> bool {
         !self.ring.is_ours()
     }
 
-    /// Whether nothing can be pushed any more: the ring was closed, or this process is a fork.
+    /// True if nothing can be pushed any more: the ring was closed, or this process is a fork.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         !self.ring.is_ours() || Cursor(self.ring.load(at::HEAD, Ordering::Acquire)).is_closed()
     }
 
-    /// The board for several looks: a new one is not attached meanwhile.
+    /// The completion page for several looks: a new one is not attached meanwhile.
     #[must_use]
     pub fn look(&self) -> Look<'_> {
         Look { completion_page: self.completion_page(), shape: self.shape }
@@ -307,7 +310,7 @@ impl Producer {
     }
 }
 
-/// One board, as long as this lives: [`Producer::attach_completion_page`] waits for it.
+/// One completion page, as long as this lives: [`Producer::attach_completion_page`] waits for it.
 #[derive(Debug)]
 pub struct Look<'a> {
     completion_page: RwLockReadGuard<'a, Mapped>,
@@ -339,7 +342,8 @@ impl Look<'_> {
         completion_page::log(&*self.completion_page)
     }
 
-    /// What was given back before there was this board: all appends below. (0 on those of daemons that did not say it.)
+    /// Appends given back before this completion page existed: all below. (0 on the pages of daemons that did not
+    /// report it.)
     #[must_use]
     pub fn first(&self) -> u64 {
         completion_page::first(&*self.completion_page)

@@ -1,19 +1,18 @@
 //! The daemon's end of the protocol: look, take, give back.
 //!
-//! What must hold:
-//! - **Nothing is believed.** What decides is private to this end (the next append, places, sequences); each value from
-//!   the ring is copied once, checked, and used from the copy. Nonsense is a [`Corrupt`]: never a panic, never a loop
-//!   without end. One call looks at [`PEEK_SLOTS_MAX`] slots at most and copies one entry.
+//! Invariants:
+//! - **Nothing is believed.** The deciding state is private to this end (the next append, places, sequences). Each
+//!   value from the ring is copied once, checked, and used from the copy. Nonsense is a [`Corrupt`]: never a panic,
+//!   never a loop without end. One call looks at [`PEEK_SLOTS_MAX`] slots at most and copies one entry.
 //! - **Appends come in the order of their numbers**, which is the order of reservation. An append that is not committed
-//!   while a later one is stops the row; when its [`StallBudget`] is spent it is given up, in its slot, and so for every
-//!   later drain.
-//! - **Times never fall** within a ring, and lie between the begin of a push and its commit; see `writer.rs` for what
-//!   that is good for. What a stamp says is believed within what the drain knows itself: an entry is no younger than the
-//!   look that finds it, and no older than the last look that saw it was not there ([`Reader::absent`], [`Waypoint`]).
-//!   So nobody comes before what was there long before, by stamps that are made up, nor waits at the front for a time
-//!   that is to come.
-//! - **Space is given back by [`Reader::release`] alone.** A drain that begins anew at the tail finds the same appends,
-//!   with the same numbers and sequences.
+//!   while a later one is stops the row. When its [`StallBudget`] is spent it is abandoned, in its slot, and so for
+//!   every later drain.
+//! - **Times never fall** within a ring, and lie between the begin of a push and its commit; see `writer.rs` for the
+//!   purpose. A timestamp is believed within what the drain knows itself. An entry is no younger than the look that
+//!   finds it, and no older than the last look that saw it was not there ([`Reader::absent`], [`Waypoint`]). So, by a
+//!   made-up timestamp, no entry comes before what was there long before, nor waits at the front for a future time.
+//! - **Space is given back by [`Reader::release`] alone.** A drain that begins again at the tail finds the same
+//!   appends, with the same numbers and sequences.
 
 use std::collections::VecDeque;
 
@@ -29,7 +28,8 @@ use crate::tail::{Log, Stored, Tail};
 
 /// Slots that one call looks at.
 pub const PEEK_SLOTS_MAX: u64 = 1024;
-/// How far in the future a stamp may seem to lie, nanoseconds: far more than a clock can be off between processors.
+/// The largest distance of a timestamp into the future, nanoseconds: far more than a clock can be off between
+/// processors.
 const TIMESTAMP_SKEW_NS_MAX: u64 = 1_000_000_000;
 
 /// Where the times of entries come from.
@@ -37,11 +37,11 @@ const TIMESTAMP_SKEW_NS_MAX: u64 = 1_000_000_000;
 pub enum TimestampSource {
     /// From the client's clock, which is ours.
     Client,
-    /// From the drain: the client is in another time namespace. An entry has the time of the pass that finds it.
+    /// From the drain: the client is in another time namespace. An entry has the time of the drain cycle that finds it.
     Drain,
 }
 
-/// What lies at the front of a ring.
+/// Front of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peek {
     /// An entry that is older than asked for. [`crate::Drain::take`] takes it.
@@ -67,11 +67,11 @@ pub enum Peek {
 /// An entry that was taken. The payload is with the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its number in the ring: from 0, dense but for those that were given up.
+    /// Its number in the ring: from 0, dense but for those that were abandoned.
     pub append: u64,
     /// The sequence of its first record: the first sequence of the ring plus the records of all entries before it.
     pub sequence: u64,
-    /// How many records it holds, as its client says.
+    /// Number of records it holds, as its client says.
     pub records: u32,
     /// Its time (CLOCK_MONOTONIC nanoseconds), never smaller than that of the entry before.
     pub time: u64,
@@ -87,7 +87,7 @@ struct Found {
     time: u64,
 }
 
-/// An append that was taken or given up, and not given back.
+/// An append that was taken or abandoned, and not given back.
 #[derive(Clone, Copy, Debug)]
 enum Passed {
     Entry { start: u32, end: u32, records: u32, time: u64 },
@@ -103,7 +103,7 @@ struct Stall {
     since: Option<u64>,
 }
 
-/// What no writer could reach at a time: it was too far from the tail, and is no older than that.
+/// A place that no writer could reach at a time: it was too far from the tail, and is no older than that.
 #[derive(Clone, Copy, Debug)]
 struct Waypoint {
     /// Appends from this number on, and what ends behind this place.
@@ -128,7 +128,7 @@ pub(crate) struct Reader {
     waypoint: Waypoint,
     found: Option<Found>,
     stall: Option<Stall>,
-    /// What lies between tail and next.
+    /// Entries between tail and next.
     passed: VecDeque<Passed>,
     tail: Tail,
     /// Where what was given back lies.
@@ -182,8 +182,8 @@ impl Reader {
         }
     }
 
-    /// Reads on at this append, or at the tail if that is behind it. The times of what is read again begin anew, too, at
-    /// that of the entry before: what is known of later ones says nothing about them.
+    /// Reads on at this append, or at the tail if that is behind it. The times of what is read again also start again,
+    /// at that of the entry before: the known times of later ones say nothing about them.
     pub(crate) fn rewind_to(&mut self, append: u64) {
         while self.next > append
             && let Some(passed) = self.passed.pop_back()
@@ -221,7 +221,8 @@ impl Reader {
         self.end_stall();
     }
 
-    /// The ring was closed when its head was this. What is reserved later, by a client that takes no notice, is not taken.
+    /// The ring was closed when its head was this. What is reserved later, by a client that takes no notice, is not
+    /// taken.
     pub(crate) fn set_end(&mut self, head: Cursor) {
         let room = u64::from(self.shape.slots()) - (self.next - self.tail.append);
         self.end = self.end.min(self.next + head.ahead_of(self.next).min(room));
@@ -245,12 +246,12 @@ impl Reader {
         self.log.stored()
     }
 
-    /// What is given back from now on is stored there, and so is all that was before.
+    /// All that was given back, and all that is given back from now on, is stored there.
     pub(crate) fn note_stored(&mut self, stored: Stored) {
         self.log.note(stored);
     }
 
-    /// Looks at the front; `before` is the time of the pass.
+    /// Looks at the front; `before` is the time of the drain cycle.
     pub(crate) fn peek<M: Memory>(&mut self, ring: &M, before: u64) -> Result<Peek, Corrupt> {
         for _ in 0..PEEK_SLOTS_MAX {
             if let Some(found) = self.found {
@@ -284,7 +285,7 @@ impl Reader {
         Ok(Peek::Later { time: before })
     }
 
-    /// The append at the front is not committed. `None`: it is to be given up.
+    /// The append at the front is not committed. `None`: it is to be abandoned.
     fn pending<M: Memory>(&mut self, ring: &M, before: u64) -> Result<Option<Peek>, Corrupt> {
         let head = Cursor(ring.load(at::HEAD, Ordering::Acquire));
         let reserved = head.ahead_of(self.next);
@@ -311,13 +312,13 @@ impl Reader {
         Ok(self.may_stall(bound, before).map(|bound| Peek::Blocked { bound }))
     }
 
-    /// Whether the front may hold others up at this time still: from which time on. What lies behind it is no older than
+    /// Returns the time from which the front may still hold others up, if it may. What lies behind it is no older than
     /// `bound`; nor is it younger than it once was, whatever is committed or said there meanwhile.
     fn may_stall(&mut self, bound: u64, now: u64) -> Option<u64> {
         let stall = self.stall.get_or_insert(Stall { bound, since: None });
         stall.bound = stall.bound.min(bound);
         let may = match stall.since {
-            _ if stall.bound >= now => true, // it holds up nobody yet
+            _ if stall.bound >= now => true, // it holds up nothing yet
             Some(since) => self.stall_budget.may_continue(since, now),
             None => {
                 stall.since = self.stall_budget.begin(now).then_some(now);
@@ -346,7 +347,7 @@ impl Reader {
         let slot = self.shape.slot_at(self.next);
         let now = ring.load(slot, Ordering::Relaxed);
         if Slot(now).state_of(self.next) == State::Pending {
-            // Failing means that it was committed (or that somebody scribbles): the caller's loop looks again.
+            // Failure means that it was committed (or that another process scribbles): the caller's loop looks again.
             let _ = ring.exchange(slot, now, Slot::abandoned(self.next).0, Ordering::SeqCst, Ordering::Relaxed);
             ring.point("abandon: done");
         }
@@ -372,8 +373,9 @@ impl Reader {
         Ok(Some(entry))
     }
 
-    /// Whether nothing is there that a pass could take or would have to wait for: the next event is a commit. Says so
-    /// whenever [`Reader::peek`] says [`Peek::Empty`] of the same memory: else a hostile ring could keep its drain awake.
+    /// True if nothing is there that a drain cycle could take or would have to wait for: the next event is a commit.
+    /// True whenever [`Reader::peek`] says [`Peek::Empty`] of the same memory: else a hostile ring could keep its drain
+    /// awake.
     pub(crate) fn is_idle<M: Memory>(&self, ring: &M) -> bool {
         let head = Cursor(ring.load(at::HEAD, Ordering::Acquire));
         let behind = self.next + 1..self.next + head.ahead_of(self.next).clamp(1, PEEK_SLOTS_MAX);
@@ -420,7 +422,7 @@ impl Reader {
         Ok(header)
     }
 
-    /// Its own stamp, or the latest before it, but for what cannot be true of one that is seen now.
+    /// Its own timestamp, or the latest before it, but for what cannot be true of one that is seen now.
     fn time_of(&self, append: u64, start: u32, header: &Header, before: u64) -> Result<u64, Corrupt> {
         let timestamp = match self.timestamp_source {
             TimestampSource::Drain => before.saturating_sub(1),
@@ -432,7 +434,7 @@ impl Reader {
         Ok(self.time.max(timestamp).max(absent))
     }
 
-    /// What no writer can reach before space is given back.
+    /// The first place that no writer can reach before space is given back.
     fn farthest(&self, time: u64) -> Waypoint {
         let append = self.tail.append + u64::from(self.shape.slots());
         Waypoint { append, place: self.tail.place.wrapping_add(self.shape.units()), time }
@@ -504,9 +506,9 @@ fn end_of(start: u32, header: &Header) -> u32 {
     start.wrapping_add(units_of(header.len as usize))
 }
 
-/// A stamp that is not older than the pass was read before its entry was committed, and that is past: it is now, if it
-/// seems to be to come. `None`: it cannot be true. The time of the pass may be older than the pass by as much as the
-/// daemon was held up, so it does not decide.
+/// A timestamp that is not older than the drain cycle was read before its entry was committed, and that is past: it is
+/// now, if it seems to be in the future. `None`: it cannot be true. The time of the cycle may be older than the cycle
+/// by as much as the daemon was held up, so it does not decide.
 fn past(timestamp: u64) -> Option<u64> {
     let now = crate::clock::now();
     (timestamp <= now.saturating_add(TIMESTAMP_SKEW_NS_MAX)).then_some(timestamp.min(now))

@@ -1,8 +1,8 @@
 //! Where the next entry goes: plain arithmetic, no memory.
 //!
-//! What must hold: an entry lies in one piece, in space that was given back, and never on an island. An *island* is
-//! space whose writer was stopped in the middle of its copy: the drain gave its append up and went on, but nobody may
-//! use the space until that writer is known to be out of it, because it may go on copying at any time.
+//! Invariant: an entry lies in one piece, in space that was given back, and never on an abandoned region. An *abandoned
+//! region* is space whose writer was stopped in the middle of its copy. The drain abandoned its append and continued.
+//! The space is unusable until that writer is known to be out of it, because it may continue to copy at any time.
 
 use crate::layout::ABANDONED_REGIONS_MAX;
 
@@ -15,7 +15,7 @@ pub(crate) struct AbandonedRegion {
 }
 
 impl AbandonedRegion {
-    /// Nothing yet, where islands are to be written.
+    /// Nothing yet, where abandoned regions are to be written.
     pub(crate) const NONE: Self = Self { start: 0, end: 0 };
 
     /// As a word; never 0, which says that there is none.
@@ -30,7 +30,8 @@ impl AbandonedRegion {
         Some(Self { start: (word >> 32) as u32 & 0x7FFF_FFFF, end: word as u32 })
     }
 
-    /// How far to go from `at` to get behind this island, when `need` units from `at` (which end within `size`) touch it.
+    /// The distance from `at` to the end of this region, when `need` units from `at` (which end within `size`) touch
+    /// it.
     const fn skip(self, at: u32, need: u32, size: u32) -> Option<u32> {
         let around = self.start >= self.end;
         if !around && at < self.end && self.start < at + need {
@@ -46,7 +47,7 @@ impl AbandonedRegion {
     }
 }
 
-/// Whether [`place`] gives the head itself where there is no island.
+/// True if [`place`] gives the head itself where there is no abandoned region.
 #[inline]
 pub(crate) const fn fits_at_head(head: u32, tail: u32, size: u32, need: u32) -> bool {
     (head & (size - 1)) + need <= size && head.wrapping_add(need).wrapping_sub(tail) <= size
@@ -56,7 +57,7 @@ pub(crate) const fn fits_at_head(head: u32, tail: u32, size: u32, need: u32) -> 
 /// lie on. `None`: there is no space now.
 pub(crate) fn place(head: u32, tail: u32, size: u32, need: u32, regions: &[AbandonedRegion]) -> Option<u32> {
     let mut start = head;
-    // Each step passes the end of the area or an island; past all of them twice there is nothing new.
+    // Each step passes the end of the area or a region; past all of them twice there is nothing new.
     for _ in 0..=2 * (ABANDONED_REGIONS_MAX + 1) {
         let at = start & (size - 1);
         let skip = if at + need > size {

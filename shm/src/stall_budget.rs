@@ -1,19 +1,20 @@
-//! For how long holes hold others up, over several rings together.
+//! Budget of the time for which uncommitted slots hold others up, over several rings together.
 //!
-//! An append that was reserved and not committed holds up what lies behind it, and with it every other ring. What must
-//! hold: the rings that share an allowance hold others up for its share of the time at most, together and over any time
-//! but for a first moment; a moment in which several of them do is spent once. An allowance may be part of another: then
-//! both must last. Times are those of passes: all rings are looked at with the same one.
+//! An append that was reserved and not committed holds up what lies behind it, and with it every other ring. Invariant:
+//! the rings that share a budget hold others up for its share of the time at most. This holds for them together and
+//! over any time but for a first moment; a moment in which several of them do is spent once. A budget may be part of
+//! another: then both must last. Times are those of drain cycles: all rings are looked at with the same one.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How long an append that was reserved and not committed may hold up what lies behind it, and others with it.
+/// Limits of how long an append that was reserved and not committed may hold up what lies behind it, and others with
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StallLimits {
     /// At most so long for one append, nanoseconds.
     pub each_ns: u64,
-    /// At most this share of the time, in percent, for all appends of the rings that share it together: who makes holes
-    /// all the time holds nobody up all the time.
+    /// At most this share of the time, in percent, for all appends of the rings that share it together. So a client
+    /// that leaves uncommitted slots all the time does not hold others up all the time.
     pub percent: u64,
 }
 
@@ -23,11 +24,11 @@ impl Default for StallLimits {
     }
 }
 
-/// A hold may last longer than it may, because nobody looked earlier; so many times [`StallLimits::each_ns`] of that are
+/// A hold may last longer than it may, because no look came earlier; so many times [`StallLimits::each_ns`] of that are
 /// remembered.
 const STALL_DEBT_FACTOR: i64 = 10;
 
-/// What rings may spend on their holes. Clones are the same.
+/// Budget of rings for their uncommitted slots. Clones are the same.
 #[derive(Clone, Debug)]
 pub struct StallBudget(Arc<Account>);
 
@@ -41,9 +42,9 @@ struct Account {
 #[derive(Debug)]
 struct State {
     credit_ns: i64,
-    /// What came in and went out until then is booked.
+    /// Income and spending until then are booked.
     at: u64,
-    /// So many holes hold others up now.
+    /// Number of slots that hold others up now.
     stalls: u32,
 }
 
@@ -68,7 +69,7 @@ impl StallBudget {
         Self::with(stall_limits, signed(stall_limits.each_ns), 0, None)
     }
 
-    /// A part of this one, which has nothing at `now`: who begins anew gains nothing by that.
+    /// A part of this one, which has nothing at `now`: to begin again gains nothing.
     #[must_use]
     pub fn part(&self, stall_limits: StallLimits, now: u64) -> Self {
         Self::with(stall_limits, 0, now, Some(self.clone()))
@@ -79,7 +80,7 @@ impl StallBudget {
         Self(Arc::new(Account { stall_limits, state, parent }))
     }
 
-    /// A hole begins to hold others up; `false`: it may not. To be followed by [`Self::end`] if it may.
+    /// An uncommitted slot begins to hold others up; `false`: it may not. To be followed by [`Self::end`] if it may.
     pub(crate) fn begin(&self, now: u64) -> bool {
         if !self.lasts(now) {
             return false;
@@ -88,12 +89,12 @@ impl StallBudget {
         true
     }
 
-    /// Whether the hole that began `since` then may hold others up still.
+    /// True if the slot that began `since` then may hold others up still.
     pub(crate) fn may_continue(&self, since: u64, now: u64) -> bool {
         self.lasts(now) && now.saturating_sub(since) < self.0.stall_limits.each_ns
     }
 
-    /// A hole that began to hold others up does so no more.
+    /// A slot that began to hold others up does so no more.
     pub(crate) fn end(&self) {
         self.each(|account| {
             let mut state = account.state();

@@ -1,7 +1,8 @@
-//! Up to where space was given back, as it stands in the ring: the client needs it, and so does whoever drains after us.
+//! The place up to which space was given back, as it stands in the ring: the client needs it, and so does the next
+//! drain.
 //!
-//! What must hold: a drain that dies at any step leaves a tail whose append number, place and sequence belong together.
-//! What was given back is in the log alone: where in which log ([`Stored`]) lies beside the tail, and is the truth or not
+//! Invariant: a drain that dies at any step leaves a tail whose append number, place and sequence belong together. What
+//! was given back is in the log alone: where in which log ([`Stored`]) lies beside the tail, and is the truth or not
 //! there. A drain that dies just as it says another log or epoch leaves nothing there.
 
 use crate::error::Corrupt;
@@ -52,7 +53,7 @@ impl Tail {
         Err(Corrupt::Tail)
     }
 
-    /// Tells the client, and whoever drains after us.
+    /// Publishes it to the client and to the next drain.
     fn publish<M: Memory>(self, ring: &M) {
         let word = Cursor::new(self.append, self.place).0;
         let current = ring.load(at::TAIL, Ordering::Relaxed);
@@ -76,7 +77,7 @@ impl Tail {
     }
 }
 
-/// What the ring says of the log that has what was given back.
+/// The ring's word on the log that has what was given back.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Log {
     stored: Option<Stored>,
@@ -85,7 +86,7 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// What a ring says that an earlier drain has left.
+    /// Reads what an earlier drain has left in a ring.
     pub(crate) fn left<M: Memory>(ring: &M, tail: &Tail) -> Self {
         let epoch = ring.load(at::STORED_EPOCH, Ordering::Acquire) as u32;
         let [low, high] = at::STORED_LOG.map(|at| u128::from(ring.load(at, Ordering::Relaxed)));
@@ -98,7 +99,7 @@ impl Log {
         self.stored
     }
 
-    /// What is given back from now on is stored there, and so is all that was before.
+    /// All that was given back, and all that is given back from now on, is stored there.
     pub(crate) fn note(&mut self, stored: Stored) {
         self.said &= self.stored.is_some_and(|before| before.is_of(&stored));
         self.stored = Some(stored);

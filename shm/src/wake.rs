@@ -1,8 +1,8 @@
-//! Who sleeps, and who wakes whom: two flags that are looked at after something was published.
+//! Sleep and wake-up: two flags that are looked at after something was published.
 //!
-//! Both ways go the same: *A* publishes, then looks whether *B* sleeps; *B* says that it sleeps, then looks whether there
-//! is something. With a sequentially consistent fence between the two steps of each, at least one sees the other, so
-//! nobody sleeps on what has come. Being woken for nothing is possible, and costs a system call.
+//! Both ways go the same: *A* publishes, then looks whether *B* sleeps; *B* says that it sleeps, then looks whether
+//! there is something. With a sequentially consistent fence between the two steps of each, at least one sees the other,
+//! so neither sleeps on what has come. A wake-up for nothing is possible, and costs a system call.
 
 use crate::layout::at;
 use crate::memory::{Memory, Ordering};
@@ -24,7 +24,7 @@ pub(crate) fn wake_up<M: Memory>(ring: &M) {
     }
 }
 
-/// After a commit: whether the drain sleeps. The word is for [`woken`].
+/// After a commit: true if the drain sleeps. The word is for [`woken`].
 #[inline]
 pub(crate) fn sleeper<M: Memory>(ring: &M) -> Option<u64> {
     ring.fence_after_exchange();
@@ -32,12 +32,12 @@ pub(crate) fn sleeper<M: Memory>(ring: &M) -> Option<u64> {
     (word & 1 == 1).then_some(word)
 }
 
-/// The drain was woken out of this sleep: nobody else needs to. A later sleep has another word.
+/// The drain was woken out of this sleep: no other needs to wake it. A later sleep has another word.
 pub(crate) fn woken<M: Memory>(ring: &M, word: u64) {
     let _ = ring.exchange(at::SLEEP, word, word.wrapping_add(1), Ordering::Relaxed, Ordering::Relaxed);
 }
 
-/// What a client can wait for.
+/// Event that a client can wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     /// Space was given back.
@@ -54,7 +54,7 @@ impl Event {
         }
     }
 
-    /// The word to wait on: it changes when the event comes and somebody waits.
+    /// The word to wait on: it changes when the event comes and there is a waiter.
     pub(crate) fn bell(self) -> usize {
         match self {
             Self::Space => at::SPACE_BELL,
@@ -69,7 +69,7 @@ pub(crate) fn begin_wait<M: Memory>(ring: &M, event: Event) {
     ring.point("wait: said");
 }
 
-/// What the bell says now. Then look whether the event has come; if not, wait for the bell to change.
+/// The bell's value now. Then look whether the event has come; if not, wait for the bell to change.
 pub(crate) fn bell<M: Memory>(ring: &M, event: Event) -> u32 {
     ring.fence();
     ring.load(event.bell(), Ordering::SeqCst) as u32
@@ -81,7 +81,7 @@ pub(crate) fn end_wait<M: Memory>(ring: &M, event: Event) {
     ring.point("wait: over");
 }
 
-/// After the event was published: whether somebody waits, and so must be woken by the futex of the bell.
+/// After the event was published: true if there is a waiter, which the futex of the bell must wake.
 pub(crate) fn ring_bell<M: Memory>(ring: &M, event: Event) -> bool {
     ring.fence();
     if ring.load(event.waiters(), Ordering::Relaxed) == 0 {

@@ -6,16 +6,16 @@ use crate::layout::{Cursor, Shape, UNIT, at};
 use crate::mapped::{MapMode, Mapped};
 use crate::memory::{Memory, Ordering};
 
-/// Tells whether there is anything in a ring that its drain has not passed yet. Any thread may ask.
+/// Reports whether there is anything in a ring that its drain has not passed yet. Any thread may ask.
 #[derive(Debug)]
 pub struct Watch(Mapped, Shape);
 
-/// How full a ring is. What its client can make it say is bounded by what the ring can hold.
+/// Fill of a ring. The values that its client can forge are bounded by what the ring can hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Room for entries, bytes.
     pub data_bytes: u64,
-    /// What was reserved and not given back, bytes: records that are not written yet, and their headers.
+    /// Bytes reserved and not given back: records that are not written yet, and their headers.
     pub used_bytes: u64,
     /// Appends that were reserved and not passed.
     pub waiting: u64,
@@ -31,7 +31,7 @@ impl Watch {
             .map(|ring| Self(ring, drain.shape()))
     }
 
-    /// How full it is; `next` as for [`Watch::is_behind`].
+    /// Fill of the ring; `next` as for [`Watch::is_behind`].
     #[must_use]
     pub fn usage(&self, next: u64) -> Usage {
         // The tail first: the head is never behind it.
@@ -46,8 +46,8 @@ impl Watch {
         }
     }
 
-    /// Whether an append with the number `next` or a later one was reserved. Whatever was pushed before something that
-    /// the caller knows of, it sees. The client can make this say anything.
+    /// True if an append with the number `next` or a later one was reserved. It sees every push before an event that
+    /// the caller knows of. The client can forge this answer.
     #[must_use]
     pub fn is_behind(&self, next: u64) -> bool {
         Cursor(self.0.load(at::HEAD, Ordering::SeqCst)).ahead_of(next) != 0

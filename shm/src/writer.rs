@@ -7,18 +7,18 @@
 //! 4  copy header and payload
 //! 5  exchange the slot: (append, place)          the commit: now it is `posted`
 //! ```
-//! **Any step may be the last one.** Between 3 and 5 nothing in the ring tells where the entry starts: its slot is as it
+//! **Any step may be the last one.** Between 3 and 5 nothing in the ring says where the entry starts: its slot is as it
 //! was. The drain finds the next entry by the next append's slot, so it needs nothing of this one.
 //!
-//! **The drain may give it up** when it waited for long enough, by an exchange of the same slot. Then 5 fails, and the
-//! writer *leaves*: it says that it will not write to the space any more, in the slot, and if the space has become an
-//! island meanwhile, there. Until then nobody gets that space.
+//! **The drain may abandon it** when it waited for long enough, by an exchange of the same slot. Then 5 fails, and the
+//! writer *leaves*: it reports in the slot that it will not write to the space any more. If the space has become an
+//! abandoned region meanwhile, it reports it there, too. Until then that space is not reused.
 //!
-//! **Time.** The stamp is taken before the reservation, and the drain takes the largest stamp so far as the time of an
-//! entry. That time lies between the call and its commit: each stamp of an append up to this one was taken before its
-//! reservation, which came before this commit; and its own was taken in the call. So if a call ended before another
-//! began, its time is the smaller one, in whichever rings. Stamped after the reservation, a thread stopped between
-//! the two would give those behind it a time after their own end.
+//! **Time.** The timestamp is taken before the reservation, and the drain takes the largest timestamp so far as the
+//! time of an entry. That time lies between the call and its commit. Each timestamp of an append up to this one was
+//! taken before its reservation, which came before this commit; and its own was taken in the call. So if a call ended
+//! before another began, its time is the smaller one, in whichever rings. With timestamps after the reservation, a
+//! thread stopped between the two would give those behind it a time after their own end.
 
 use crate::checksum;
 use crate::entry::{HEADER, Header, TRAILER};
@@ -63,8 +63,8 @@ pub(crate) struct Reserved {
     timestamp: u64,
 }
 
-// A push is inlined whole, but for what is rare: behind an instruction that locks the processor loads nothing before that is
-// done, so whatever lies on the stack meanwhile is waited for.
+// A push is inlined whole, but for what is rare: behind an instruction that locks the processor loads nothing before
+// that is done, so whatever lies on the stack meanwhile is waited for.
 
 /// Takes an append number and space for `payload` bytes; `timestamp` was read from the clock before.
 #[inline(always)]
@@ -84,7 +84,7 @@ pub(crate) fn reserve<M: Memory>(ring: &M, shape: Shape, payload: usize, timesta
             head = moved_on(ring, shape, head, held)?;
             continue;
         }
-        // Acquire, as for the tail: a space that is no island any more was left by its writer before.
+        // Acquire, as for the tail: a space that is no abandoned region any more was left by its writer before.
         let no_abandoned_regions = ring.load(at::ABANDONED_REGION_COUNT, Ordering::Acquire) == 0;
         let start = if no_abandoned_regions && fits_at_head(head.place(), tail.place(), shape.units(), need) {
             head.place()
@@ -100,7 +100,7 @@ pub(crate) fn reserve<M: Memory>(ring: &M, shape: Shape, payload: usize, timesta
     }
 }
 
-/// What head and tail say together cannot be: another thread may have moved on and the drain have given back between our two
+/// Head and tail together cannot be: another thread may have moved on and the drain have given back between our two
 /// loads. Gives the head now, or why there is no space.
 #[cold]
 fn moved_on<M: Memory>(ring: &M, shape: Shape, head: Cursor, held: u64) -> Result<Cursor, NoSpace> {
@@ -122,7 +122,7 @@ fn place_further<M: Memory>(ring: &M, shape: Shape, (head, tail): (Cursor, Curso
     place(head.place(), tail.place(), shape.units(), need, &regions[..count]).ok_or(NoSpace::Full)
 }
 
-/// Whether an append of `payload` bytes could be reserved now, or never will be because the ring is closed or damaged.
+/// True if an append of `payload` bytes could be reserved now, or never will be because the ring is closed or damaged.
 pub(crate) fn has_space<M: Memory>(ring: &M, shape: Shape, payload: usize) -> bool {
     let tail = Cursor(ring.load(at::TAIL, Ordering::Acquire));
     let head = Cursor(ring.load(at::HEAD, Ordering::Relaxed));
@@ -193,7 +193,8 @@ pub(crate) fn commit<M: Memory>(ring: &M, shape: Shape, reserved: Reserved) -> b
             leave(ring, shape, reserved.append);
             return false;
         }
-        // Release: who sees the commit sees the entry. Sequentially consistent with the look at the sleep word.
+        // Release: a thread that sees the commit sees the entry. Sequentially consistent with the look at the sleep
+        // word.
         match ring.exchange(slot, old.0, new.0, Ordering::SeqCst, Ordering::Relaxed) {
             Ok(_) => return true,
             Err(now) => old = Slot(now),
@@ -201,7 +202,7 @@ pub(crate) fn commit<M: Memory>(ring: &M, shape: Shape, reserved: Reserved) -> b
     }
 }
 
-/// Says that this writer will not write to the space of an append that was given up.
+/// Reports that this writer will not write to the space of an abandoned append.
 #[cold]
 fn leave<M: Memory>(ring: &M, shape: Shape, append: u64) {
     let slot = shape.slot_at(append);
@@ -211,7 +212,8 @@ fn leave<M: Memory>(ring: &M, shape: Shape, append: u64) {
         let _ = ring.exchange(slot, now, Slot::left(append).0, Ordering::SeqCst, Ordering::Relaxed);
     }
     ring.point("leave: slot said so, island not yet");
-    // The drain makes the island, then looks at the slot; we write the slot, then look for the island. One sees the other.
+    // The drain makes the region, then looks at the slot; we write the slot, then look for the region. One sees the
+    // other.
     ring.fence();
     for index in 0..M::ABANDONED_REGIONS_MAX {
         if ring.load(at::ABANDONED_REGIONS + index * 16 + 8, Ordering::Acquire) == append.wrapping_add(1) {

@@ -46,7 +46,7 @@ impl SimClock {
         now.real_ns = now.real_ns.saturating_add(by_ns);
     }
 
-    /// Whether the kernel says that something keeps the wall clock right: it does until this is called.
+    /// Sets what the kernel says of the wall clock's synchronisation: it is synchronised until this is called.
     pub fn set_synchronised(&self, synchronised: bool) {
         self.lock().synchronised = synchronised;
     }

@@ -1,12 +1,12 @@
 //! A machine with one disk, in memory, that fails in every way that a journal must survive.
 //!
 //! **The fault model.** What can happen, all of it chosen by the seed or asked for by a test:
-//! 1. *Power cut.* Every handle and process dies, the boot id changes. What was synced is there. Of everything else:
-//!    each 512-byte sector holds what the media held or any one of the unsynced writes that covered it, independent of
-//!    its neighbours and of order; the choices range over none, all, half, most, whole writes, a prefix with a torn
-//!    end, only the latest, and single sectors ([`Survival`]).
+//! 1. *Power cut.* Every handle and process dies, the boot id changes. Synced data is there. Of everything else: each
+//!    512-byte sector holds what the media held or any one of the unsynced writes that covered it, independent of its
+//!    neighbours and of order. The choices range over none, all, half, most, whole writes, a prefix with a torn end,
+//!    only the latest, and single sectors ([`Survival`]).
 //! 2. *Sizes.* A size set by `set_len` or `allocate` is durable after `sync_all` only; unsynced changes of the size
-//!    survive as a prefix. A synced write takes along the size that it needs, and so does `sync_data`.
+//!    survive as a prefix. A synced write takes along the size that it needs; `sync_data` does the same.
 //! 3. *Uninitialised blocks.* Space from `allocate` and `set_len` reads as zeroes and needs metadata when it is first
 //!    written: without a volatile cache ([`Options::volatile_cache`]) a complete direct write survives by itself on
 //!    sectors that were durably written before, and on no others.
@@ -15,22 +15,23 @@
 //! 4. *Names.* Creations, renames and removals are durable after `sync_dir` of their folder; each unsynced one
 //!    survives or not on its own, but for what `names.rs` says every file system keeps. A synced file with an unsynced
 //!    name is gone. Modes are durable after `sync_all` of the file.
-//! 5. *Kill.* One process dies, its handles with it; the machine, its page cache and its boot id stay. A buffered
-//!    write in flight may have been copied to any page; a direct one may be complete, be cut short at a page, never
-//!    have begun, or be complete **later**, during any operation of whoever came after.
+//! 5. *Kill.* One process dies, its handles with it; the machine, its page cache and its boot id stay. A buffered write
+//!    in flight may have been copied to any page. A direct one may be complete, be cut short at a page, never have
+//!    begun, or be complete **later**, during any operation of a later process.
 //! 6. *Late writes and locks.* A dead or closed descriptor keeps its `flock` until its last write in flight has landed.
 //!    Waiting for the lock makes the writes land. A lock that is refused while it replaces another loses that one.
-//! 7. *A failed sync.* Some sectors landed; the others are marked clean: reads go on returning them, no later sync writes
+//! 7. *A failed sync.* Some sectors landed; the others are marked clean: reads still return them, no later sync writes
 //!    them, only a new write does. Those lost in the page cache can be evicted, and read around it they are old at
 //!    once.
-//! 8. *Errors are told once* for each open file description that was open when they happened, and to a later one only if
-//!    nobody was told before. A write-back that fails in the background is told by the next sync; it may take along what the
-//!    sectors held before ([`SimDisk::destroy_in_writeback`]).
-//! 9. *Operation k fails*: with EIO, ENOSPC, a write of zero bytes, a short write (it goes on, as a second operation that
-//!    can fail in turn), or the power cut or kill comes in the middle of it. After a failed write any part of it may
-//!    have landed.
+//! 8. *Errors are reported once* for each open file description that was open when they happened, and to a later one
+//!    only if they are unreported. The next sync reports a write-back that fails in the background; it may take along
+//!    what the sectors held before ([`SimDisk::destroy_in_writeback`]).
+//! 9. *Operation k fails*: with EIO, ENOSPC, a write of zero bytes, a short write (it goes on, as a second operation
+//!    that can fail in turn), or the power cut or kill comes in the middle of it. After a failed write any part of it
+//!    may have landed.
 //! 10. *A flush that lies*: it says yes and does nothing.
-//! 11. *Bit rot* and *sectors that cannot be read*, until they are written again, or for good: then writes to them fail as
+//! 11. *Bit rot* and *sectors that cannot be read*, until they are written again, or for good: then writes to them fail
+//!     as
 //!     well. They go with the file, across power cuts and starts, also when it becomes another segment's.
 //! 12. *No space*: a write ends at the last block that there was room for, having landed up to it.
 //! 13. *Read-only*: every change fails, as after an error that remounts the file system.
@@ -41,9 +42,9 @@
 //! loss of what was synced, reads that tear against a write in flight, links. Several threads may use it, but then the
 //! seed decides less than the scheduler.
 //!
-//! **Shape.** [`SimDisk`] is one process on the machine, and also the hand that breaks it. All state is one value behind
-//! one lock, so that [`SimDisk::fork`] can copy the machine at any instant and crash the copy, as often as there are
-//! seeds.
+//! **Shape.** [`SimDisk`] is one process on the machine, and also the hand that breaks it. All state is one value
+//! behind one lock, so that [`SimDisk::fork`] can copy the machine at any instant and crash the copy, as often as there
+//! are seeds.
 
 mod content;
 mod crash;
@@ -72,21 +73,21 @@ use state::{Action, Disk};
 
 use crate::Rng;
 
-/// What the machine is like.
+/// Properties of the machine.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What [`clad_journal::io::Storage::block_size`] says, and what direct accesses must be made of.
+    /// Value of [`clad_journal::io::Storage::block_size`], the unit of direct accesses.
     pub block_size: u32,
-    /// Whether direct accesses go around the page cache.
+    /// True if direct accesses go around the page cache.
     pub direct: bool,
-    /// What [`clad_journal::io::Storage::zeroing_pays`] says.
+    /// Value of [`clad_journal::io::Storage::zeroing_pays`].
     pub zeroing_pays: bool,
-    /// Whether a complete direct write may be lost before a flush.
+    /// True if a complete direct write may be lost before a flush.
     pub volatile_cache: bool,
     /// Bytes in the file system.
     pub capacity: u64,
-    /// Whether a lock that another live handle holds is waited for. A single thread would wait for itself for ever,
-    /// so without this it is told `Deadlock`.
+    /// True if a lock that another live handle holds is waited for. A single thread would wait for itself for ever, so
+    /// without this it gets the error `Deadlock`.
     pub threaded: bool,
     /// Keep every operation for [`SimDisk::trace`].
     pub trace: bool,
@@ -187,7 +188,7 @@ impl SimDisk {
         self.shared.unlocked.notify_all();
     }
 
-    /// Whether this process lives.
+    /// True if this process lives.
     pub fn is_alive(&self) -> bool {
         self.shared.lock().is_alive(self.process)
     }
@@ -244,7 +245,7 @@ impl SimDisk {
     /// Lets an operation in flight come to its end, and gives a write's buffer back.
     ///
     /// # Errors
-    /// What the operation ended in; of a dead process, [`Dead`].
+    /// Result of the operation; of a dead process, [`Dead`].
     pub fn finish(&self, ticket: Ticket) -> (Option<IoBuf>, io::Result<()>) {
         let done = self.shared.lock().finish(ticket.0);
         self.shared.unlocked.notify_all();
@@ -304,7 +305,7 @@ impl SimDisk {
         self.shared.lock().options.capacity = bytes;
     }
 
-    /// The kernel fails to write back some unsynced pages of a file; the next sync tells.
+    /// The kernel fails to write back some unsynced pages of a file; the next sync reports it.
     ///
     /// # Panics
     /// If there is no such file.
@@ -312,8 +313,9 @@ impl SimDisk {
         self.shared.lock().fail_writeback(name);
     }
 
-    /// The kernel fails to write back the unsynced pages of a file, and the device loses what it held there: the sectors cannot
-    /// be read until they are written again. The next sync tells. Whether there was any such page.
+    /// The kernel fails to write back the unsynced pages of a file, and the device loses what it held there: the
+    /// sectors cannot be read until they are written again. The next sync reports it. Returns true if there was any
+    /// such page.
     ///
     /// # Panics
     /// If there is no such file.
@@ -326,7 +328,7 @@ impl SimDisk {
         self.shared.lock().inodes.values_mut().for_each(|inode| inode.content.evict());
     }
 
-    /// Whether some write-back failed and nobody was told: whoever opens the file next will be.
+    /// True if some write-back failed and the error is unreported: the next open of the file gets it.
     pub fn has_untold_error(&self) -> bool {
         self.shared.lock().inodes.values().any(|inode| inode.errors > 0 && !inode.error_reported)
     }
@@ -347,7 +349,7 @@ impl SimDisk {
         self.shared.lock().named(name).content.spoil(pos);
     }
 
-    /// Makes the sector of a position fail with EIO for good, whoever reads or writes it.
+    /// Makes the sector of a position fail with EIO for good, for every read and write.
     ///
     /// # Panics
     /// If there is no such file.
@@ -385,12 +387,12 @@ impl SimDisk {
         self.shared.lock().install(name, bytes);
     }
 
-    /// What anybody who reads through the page cache sees in a file; no operation, no fault.
+    /// Content of a file as seen through the page cache; no operation, no fault.
     pub fn peek(&self, name: &str) -> Option<Vec<u8>> {
         self.shared.lock().peek(name)
     }
 
-    /// What would be in the file if nothing unsynced survived.
+    /// Content of the file if nothing unsynced survived.
     pub fn peek_durable(&self, name: &str) -> Option<Vec<u8>> {
         let mut disk = self.shared.lock();
         matches!(disk.names.get(name), Some(Node::File(_))).then(|| disk.named(name).content.durable())
@@ -403,7 +405,7 @@ impl SimDisk {
         disk.names.all().map(show).collect()
     }
 
-    /// Whether a file has its sealed mode.
+    /// True if a file has its sealed mode.
     ///
     /// # Panics
     /// If there is no such file.
@@ -424,12 +426,12 @@ impl SimDisk {
         self.shared.lock().digest()
     }
 
-    /// What was done so far, by everybody.
+    /// Counters of all operations so far, of all processes.
     pub fn counters(&self) -> Counters {
         self.shared.lock().counters
     }
 
-    /// What was done to a file.
+    /// Counters of the operations on a file.
     ///
     /// # Panics
     /// If there is no such file.

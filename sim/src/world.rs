@@ -1,22 +1,22 @@
-//! The crash simulation: the real journal on a simulated disk, producers around it, and a checker that knows what
-//! they were told.
+//! The crash simulation: the real journal on a simulated disk, producers around it, and a checker that knows every
+//! answer they got.
 //!
-//! One seed makes a whole history: several lives of a journal with producers that append, send again and give up; jobs
-//! that are begun, held, and carried out in any order; failed writes and syncs, a full disk, kills with writes in
-//! flight, power cuts, and all of it again while the next start recovers. After each start everything is read back
-//! and held against [`model`]'s plain statement of the promise.
+//! One seed makes a whole history: several lives of a journal with producers that append, send again and abandon; jobs
+//! that are begun, held, and executed in any order. It has failed writes and syncs, a full disk, kills with writes in
+//! flight, power cuts, and all of it again while the next start recovers. After each start everything is read back and
+//! held against [`model`]'s plain statement of the promise.
 //!
-//! What must hold: the same seed makes the same history ([`Stats::digest`]); what is checked is only what somebody
-//! was shown while the process lived, so that a crash in the middle of a job promises nothing.
+//! Invariants: the same seed makes the same history ([`Stats::digest`]). Only what was shown to a user while the
+//! process lived is checked, so that a crash in the middle of a job promises nothing.
 //!
-//! With [`Settings::bit_rot`] bits turn over too, in what was acknowledged (`bit_rot.rs`); with [`Settings::failing_device`] sectors go bad for
-//! good as well, and `clad.meta` as a whole (`failing_device.rs`).
+//! With [`Settings::bit_rot`] bits turn over too, in what was acknowledged (`bit_rot.rs`); with
+//! [`Settings::failing_device`] sectors go bad for good as well, and `clad.meta` as a whole (`failing_device.rs`).
 //!
-//! With [`Settings::write_back_fails`] the kernel loses what a vouch repeats (`commit_markers.rs`). With [`Settings::turnover`]
-//! producers come and go, more of them than there are places (`turnover.rs`).
+//! With [`Settings::write_back_fails`] the kernel loses what a commit marker repeats (`commit_markers.rs`). With
+//! [`Settings::turnover`] producers come and go, more of them than there are places (`turnover.rs`).
 //!
-//! Not covered: retention by age and by free space, threads (the journal's are tested with real kills), two faults of one
-//! operation. The bytes on the disk at the end are part of the digest.
+//! Not covered: retention by age and by free space, threads (the journal's are tested with real kills), two faults of
+//! one operation. The bytes on the disk at the end are part of the digest.
 
 mod appends;
 mod bit_rot;
@@ -51,25 +51,25 @@ pub use tap::{Flaw, Tap};
 /// Bytes of a disk that is not full.
 const CAPACITY: u64 = 1 << 40;
 
-/// What a look at the files alone gave.
+/// Result of a look at the files alone.
 #[derive(Clone, Debug, Default)]
 pub struct Rest {
     /// Where the log begins.
     pub first: u64,
-    /// What can be read.
+    /// The readable appends.
     pub found: Vec<Found>,
     /// Where the log ends.
     pub end: u64,
     /// Offsets that the reader said are lost.
     pub lost: Vec<(u64, u64)>,
-    /// What does not hold.
+    /// The violations.
     pub problems: Vec<String>,
 }
 
 /// Looks at the files of a dead journal, without the journal.
 pub type Inspector = Box<dyn FnMut(&SimDisk) -> Rest>;
 
-/// What was done.
+/// Counters of a history.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Starts that succeeded.
@@ -100,7 +100,7 @@ pub struct Stats {
     pub recycled: u64,
     /// Bits that turned over.
     pub bit_rot: u64,
-    /// Ranges that readers were told are lost.
+    /// Ranges that were reported to readers as lost.
     pub gaps: u64,
     /// Sectors that went bad.
     pub bad_sectors: u64,
@@ -112,7 +112,7 @@ pub struct Stats {
     pub byes: u64,
     /// Producers that came back and were unknown.
     pub returns: u64,
-    /// Producers that were evicted, as far as somebody has noticed.
+    /// Producers whose eviction was noticed.
     pub evicted: u64,
     /// HELLOs that had to wait until the log says what was forgotten.
     pub waits: u64,
@@ -120,7 +120,7 @@ pub struct Stats {
     pub placeless: u64,
     /// Bursts: appends that were handed over together.
     pub bursts: u64,
-    /// Blocks that were lost with the write-back of a vouch.
+    /// Blocks that were lost with the write-back of a commit marker.
     pub commit_markers_lost: u64,
     /// Range syncs that the disk was asked for.
     pub range_syncs: u64,
@@ -171,7 +171,7 @@ impl Stats {
     }
 }
 
-/// A machine, a journal on it, and those who use it.
+/// A machine, a journal on it, and its users.
 pub struct World {
     settings: Settings,
     config: JournalConfig,
@@ -191,7 +191,7 @@ pub struct World {
     failing_device: failing_device::FailingDevice,
     /// Where the next start may cut the log, because of rot.
     cut: Option<u64>,
-    /// What the media proved since the process died, at some time at which nothing was on its way to them.
+    /// Bytes that the media proved since the process died, at some time at which nothing was on its way to them.
     proven: u64,
     inspector: Option<Inspector>,
     stats: Stats,
@@ -200,7 +200,7 @@ pub struct World {
     disturbed: bool,
     /// A sync or write failed and took pages of the page cache along.
     shaken: bool,
-    /// What is in flight when it dies now is a batch, which a ring may land late.
+    /// The operation in flight at its death now is a batch, which a ring may land late.
     writing: bool,
     /// There is no room for a further segment.
     full: bool,
@@ -263,12 +263,12 @@ impl World {
         world
     }
 
-    /// Lets somebody look at the files of dead journals now and then.
+    /// Lets an inspector look at the files of dead journals now and then.
     pub fn inspect_with(&mut self, inspector: Inspector) {
         self.inspector = Some(inspector);
     }
 
-    /// How many operations the disk had seen when the first file had become another segment's.
+    /// Number of operations that the disk had seen when the first file had become another segment's.
     pub fn recycled_at(&self) -> Option<u64> {
         self.recycled_at
     }
@@ -278,12 +278,12 @@ impl World {
         &self.disk
     }
 
-    /// What was done so far.
+    /// The counters so far.
     pub fn stats(&self) -> Stats {
         Stats { range_syncs: self.disk.counters().range_syncs, ..self.stats }
     }
 
-    /// What happened, if it was kept: what the world did, and what the disk did.
+    /// Trace of the world and of the disk, if it was recorded.
     pub fn trace(&self) -> Vec<String> {
         let ops = self.disk.trace().into_iter();
         let ops =
@@ -293,7 +293,7 @@ impl World {
         all.into_iter().map(|(op, _, what)| format!("op {op} {what}")).collect()
     }
 
-    /// Whether what is only `written` lies in the page cache.
+    /// True if what is only `written` lies in the page cache.
     fn cached(&self) -> bool {
         match self.config.policy {
             Policy::FireAndForget { .. } => true,
@@ -344,9 +344,9 @@ impl World {
         self.check_noted()
     }
 
-    /// A segment's bytes that carry meaning: what lies between the end of the data and the footer's block carries none. Nor
-    /// does what the footer gives up, which may differ in the page cache and on the disk; what is kept beside it is held to
-    /// by whoever reads.
+    /// A segment's bytes that carry meaning: those between the end of the data and the footer's block carry none.
+    /// Bytes that the footer abandons carry none either, and may differ in the page cache and on the disk; a reader holds
+    /// to what is stored beside it.
     fn sealed_bytes(&self, name: &str) -> Vec<u8> {
         let mut bytes = self.disk.peek(name).unwrap_or_default();
         let slack = SegmentHeader::decode(&bytes).ok().and_then(|header| {
@@ -384,7 +384,7 @@ impl World {
         for (from, to) in &rest.lost {
             ensure(self.model.is_excused(*from, *to), || format!("the files alone: {from} to {to} are lost"))?;
         }
-        // Nobody knows there whether the machine was booted since.
+        // It is unknown there whether the machine was booted since.
         let cut = self.may_be_cut_at(false).unwrap_or(u64::MAX);
         let floor = self.model.floor().min(cut);
         let Violation(text) = match self.model.check_found(&rest.found, &rest.lost, rest.end, floor) {

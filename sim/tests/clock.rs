@@ -1,6 +1,6 @@
 //! Retention by age, on wall clocks that are wrong.
 //!
-//! What must hold: a start with a clock that is ahead removes nothing by age at once; one that is put right costs no segment its
+//! Invariants: a start with a clock that is ahead removes nothing by age at once; one that is put right costs no segment its
 //! life; and a clock that is said to be right and is not costs a few segments in a minute, not the log.
 
 #![allow(dead_code)] // of the scenes, the stage alone

@@ -1,6 +1,6 @@
 //! `[retention] per_owner_bytes`: the flood of one user does not take the log from another.
 //!
-//! What must hold: an append that would take its owner above the quota is refused before it has an offset, until retention has
+//! Invariants: an append that would take its owner above the quota is refused before it has an offset, until retention has
 //! removed enough of that owner; nobody else is refused for it, root never is, and a resend is answered. It holds over a start,
 //! whether the segments were sealed or are recovered from their batches.
 

@@ -1,6 +1,6 @@
 //! What a start reads, counted.
 //!
-//! What must hold: after an unclean end the last segment is gone through a fixed number of times, in large pieces, however
+//! Invariants: after an unclean end the last segment is gone through a fixed number of times, in large pieces, however
 //! many batches are in it. The passes are the scan, what is set aside, the footer's index and producers, and what is written
 //! again.
 

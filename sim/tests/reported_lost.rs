@@ -1,6 +1,6 @@
 //! Records that a start told to be lost, because the device did not give their block, and that it gives again later.
 //!
-//! What must hold: lost is lost. Their offsets stay a gap for everybody, also where the footer that named them cannot be read
+//! Invariants: lost is lost. Their offsets stay a gap for everybody, also where the footer that named them cannot be read
 //! any more: their producers may have sent them again, and that was stored as new. Nothing else is lost by it. Without such a
 //! start a block that is given again costs nothing.
 

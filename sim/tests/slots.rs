@@ -1,6 +1,6 @@
 //! `clad.meta` where one of its two slots has rotted, or is not given by the device any more, and starts that are cut.
 //!
-//! What must hold: the loss of one slot costs nothing, whichever it is and whenever: no record, no offset, no epoch, nothing
+//! Invariants: the loss of one slot costs nothing, whichever it is and whenever: no record, no offset, no epoch, nothing
 //! of what retention had removed. With both gone a start refuses and has changed nothing. A prepared segment that cannot be
 //! read is made anew, where `clad.meta` proves that it is not in use. A start that found damage and is cut at any operation
 //! leaves an epoch behind that speaks for nothing that is lost.

@@ -1,7 +1,7 @@
 //! A segment's first block that the device does not give any more: with the salt in it, all of that segment is lost, and
 //! nothing else is.
 //!
-//! What must hold: a start that needs that header refuses, names the segment, and has changed nothing, for the device may
+//! Invariants: a start that needs that header refuses, names the segment, and has changed nothing, for the device may
 //! give it again; `repair` takes the file out of the way, whole; then everything else is read at its offset, and what is
 //! lost is named. A start that does not need it goes on.
 

@@ -1,6 +1,6 @@
 //! `cargo xtask package deb`: the Debian package, laid out by hand and closed by `dpkg-deb`.
 //!
-//! What must hold: what the manual says is installed is what is installed ([`FILES`]); an operator's files are conffiles;
+//! Invariants: what the manual says is installed is what is installed ([`FILES`]); an operator's files are conffiles;
 //! installing starts nothing (the operator chooses a policy first), upgrading restarts what runs, removing stops it, and
 //! nothing ever removes a log.
 

@@ -1,6 +1,6 @@
 //! Writers that want each of their writes durable: one contender, one run, one [`Outcome`].
 //!
-//! What must hold: every contender is given the same: so many threads, each with one operation under way, the same
+//! Invariants: every contender is given the same: so many threads, each with one operation under way, the same
 //! bytes ([`Pattern`]), space of the same length that was written with zeroes and synced before (but where its name says
 //! append). What it wrote is read back from the file (or, of a journal, through its reader), and compared.
 //!

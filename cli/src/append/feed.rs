@@ -1,6 +1,6 @@
 //! The thread that reads the inputs, so that a slow pipe holds up nobody who waits for an ack.
 //!
-//! What must hold: at most [`QUEUE_GROUPS_MAX`] groups wait; the lines of an input come in order, inputs come in the order given;
+//! Invariants: at most [`QUEUE_GROUPS_MAX`] groups wait; the lines of an input come in order, inputs come in the order given;
 //! the end of an input ends its last line. The thread ends when nobody takes groups any more, or with the process: a
 //! read from a terminal cannot be called off.
 

@@ -1,6 +1,6 @@
 //! From groups of lines to acks.
 //!
-//! What must hold: a line counts as acked only when it and every line before it has reached the level; what is in
+//! Invariants: a line counts as acked only when it and every line before it has reached the level; what is in
 //! flight stays below [`MAX_OUTSTANDING_BYTES`], one group excepted; after the first failure nothing more is handed over. Who
 //! waits for long is told for what, and again when that is another reason; who is told to stop takes no more lines, and
 //! waits for those under way while their acks come: for [`NEXT_ACK_TIMEOUT`] each, [`LAST_ACKS_TIMEOUT`] in all. Then the producer ends,

@@ -1,6 +1,6 @@
 //! Lines from a stream of bytes, in groups.
 //!
-//! What must hold: a line ends at `\n` and nowhere else, and the `\n` is no part of it; what follows the last `\n` is a
+//! Invariants: a line ends at `\n` and nowhere else, and the `\n` is no part of it; what follows the last `\n` is a
 //! line if it is not empty; every byte of the input is in exactly one line. A group is what is already here, up to
 //! [`GroupSize`]: a full pipe gives large groups, a slow one gives each line at once. No more is held than one group,
 //! one read and one line of the longest length; a longer line is refused by its number before it is whole.

@@ -1,6 +1,6 @@
 //! `clactl append`: lines become records, each followed to its ack.
 //!
-//! What must hold: the exit code is 0 only when every line has reached the level that was asked for; else the last line
+//! Invariants: the exit code is 0 only when every line has reached the level that was asked for; else the last line
 //! up to which all did is told. The level is never lowered: one that the log does not offer is refused before anything
 //! is sent. Memory is bounded whatever the input is: see `feed`, `flow` and `lines`.
 

@@ -1,6 +1,6 @@
 //! What the load generator appends: payloads that are encoded once and then only stamped.
 //!
-//! What must hold: every record has a body of exactly the size that was asked for, begins with the id of its connection
+//! Invariants: every record has a body of exactly the size that was asked for, begins with the id of its connection
 //! and its number there (16 hex digits), and goes on with a fixed filling; so a record that is read back says by itself
 //! where it belongs, and any changed byte shows.
 

@@ -1,6 +1,6 @@
 //! Reading back what was acked.
 //!
-//! What must hold: a record counts as verified when it is read at exactly the offset that its ack gave, with exactly its
+//! Invariants: a record counts as verified when it is read at exactly the offset that its ack gave, with exactly its
 //! bytes, for the first time; whatever else is found under one of our producers' names is told as a fault.
 
 use std::collections::HashMap;

@@ -1,6 +1,6 @@
 //! The bare loop that a daemon is measured against: synced writes of the same bytes, one after the other.
 //!
-//! What must hold: the file is written full of zeroes and synced before the first measured write, so that a write
+//! Invariants: the file is written full of zeroes and synced before the first measured write, so that a write
 //! changes no metadata; each measured write is positional and carries its own sync (`RWF_DSYNC`); nothing else happens
 //! in the loop.
 

@@ -1,6 +1,6 @@
 //! What one connection has in flight, and what became of it: a plain state machine over frames and moments.
 //!
-//! What must hold: an append counts as acked when its level is there by the rules of docs/PROTOCOL.md, and then its
+//! Invariants: an append counts as acked when its level is there by the rules of docs/PROTOCOL.md, and then its
 //! latency is recorded, every single one; an append that was refused, also after its ACCEPTED, counts as failed and its
 //! offset is forgotten; answers come in the order of the appends, anything else ends the run. Appends that left together
 //! are kept as one row, and those of them that are acked together have one latency, which is counted for each.

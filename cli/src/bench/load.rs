@@ -1,6 +1,6 @@
 //! The load: connections that each keep so many appends in flight.
 //!
-//! What must hold: the loop is closed, the next append leaves when one was answered; every append that left is followed
+//! Invariants: the loop is closed, the next append leaves when one was answered; every append that left is followed
 //! to its answer, after the time is over too; all connections are greeted before the first append leaves. No more threads
 //! than processors, unless asked for, and one copy of a prepared payload for an append: the load generator shares the
 //! processors with what it measures.

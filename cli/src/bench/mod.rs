@@ -1,6 +1,6 @@
 //! `clactl bench`: what a daemon does under load, and whether its acks were true.
 //!
-//! What must hold: it never floods a log by accident (`--server` must be given in the call itself, or `--spawn` makes a
+//! Invariants: it never floods a log by accident (`--server` must be given in the call itself, or `--spawn` makes a
 //! log of its own); latencies are of every single append; after the run the log is read back and every acked record is
 //! looked for at the offset of its ack; a run with a failed append or an ack that was not true ends in 1.
 //!

@@ -1,6 +1,6 @@
 //! The load by rings of shared memory: producers of the SDK, each with a ring and a thread of its own.
 //!
-//! What must hold: as in [`super::load`], the loop is closed and every append is followed to its answer. What is measured is
+//! Invariants: as in [`super::load`], the loop is closed and every append is followed to its answer. What is measured is
 //! what a program has: the SDK's submit, with its encoding, and its ticket, on which the thread that logs waits itself.
 //! Nobody logs by another way in silence: without a ring the run ends.
 

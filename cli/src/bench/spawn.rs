@@ -1,6 +1,6 @@
 //! A daemon of our own, in a folder that was not there before and is gone afterwards.
 //!
-//! What must hold: it reads no configuration of the host's and listens on Unix sockets only, so that no measurement ever
+//! Invariants: it reads no configuration of the host's and listens on Unix sockets only, so that no measurement ever
 //! touches a log that matters; it is asked to stop, waited for, and killed if it does not; its folder goes with it.
 
 use std::env::consts::EXE_SUFFIX;

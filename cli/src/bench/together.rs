@@ -1,6 +1,6 @@
 //! Connections that one thread serves.
 //!
-//! What must hold: each keeps its appends in flight however slow the others are; one that breaks ends alone; a daemon
+//! Invariants: each keeps its appends in flight however slow the others are; one that breaks ends alone; a daemon
 //! that says nothing on any of them for [`ANSWER_TIMEOUT`] ends all. The thread waits for something to read, and for room only
 //! while there is none: who waits inside the call that receives is woken each time the daemon takes an append, too.
 

@@ -1,6 +1,6 @@
 //! A lean connection: whole frames in, bytes out, no runtime.
 //!
-//! What must hold: sending never blocks while answers wait to be read, so that two full sockets cannot hold each other
+//! Invariants: sending never blocks while answers wait to be read, so that two full sockets cannot hold each other
 //! up; a daemon that says nothing for [`ANSWER_TIMEOUT`] ends the run rather than hang it.
 
 use std::io;

@@ -1,6 +1,6 @@
 //! What records become in an export.
 //!
-//! What must hold: the bytes of a record depend on nothing but the record, so that an export in several goes is the one
+//! Invariants: the bytes of a record depend on nothing but the record, so that an export in several goes is the one
 //! in a single go. `raw` (docs/FORMAT.md, "Exports") is a head of [`HEAD_BYTES`], then RECORDS and GAP frames of the
 //! protocol with request id 0: an append of which anything is wanted is there whole, with its client's checksum, and
 //! `skip` and `take` say which of its records are wanted, from the first to the last.

@@ -1,6 +1,6 @@
 //! `clactl export`: records off the host, as text, as JSON lines, or as they are.
 //!
-//! What must hold:
+//! Invariants:
 //! - **Below `durable` only**, under every policy: what was copied away is never gone from the log after a power cut,
 //!   where its offsets would be given to other records.
 //! - **An export to a file goes on where it stopped**, whatever stopped it. What is durable of it stands in a file beside

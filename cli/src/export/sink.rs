@@ -1,6 +1,6 @@
 //! Where an export goes: a file with its state beside it, or stdout.
 //!
-//! What must hold: the state says no more than what is durable in the file. So the file is synced first and the state
+//! Invariants: the state says no more than what is durable in the file. So the file is synced first and the state
 //! written then, under another name, synced and renamed; a stop in between leaves the earlier state, and what lies behind
 //! it in the file is cut off at the next start.
 

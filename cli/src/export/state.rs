@@ -1,6 +1,6 @@
 //! How far the export into a file has come: a small file beside it, `FILE.export`.
 //!
-//! What must hold: it is replaced as a whole, durably, and only after the file was synced. It is one JSON object, so that
+//! Invariants: it is replaced as a whole, durably, and only after the file was synced. It is one JSON object, so that
 //! a person can read it; what is asked for stands in it as it was said, so that a call that asks for something else is
 //! refused instead of mixing two exports in a file.
 

@@ -1,6 +1,6 @@
 //! Making text harmless: what comes out can neither end a line, nor drive a terminal, nor reorder what stands there.
 //!
-//! What must hold: no control character (C0, DEL, C1), no line or paragraph separator, no bidirectional mark or override and
+//! Invariants: no control character (C0, DEL, C1), no line or paragraph separator, no bidirectional mark or override and
 //! nothing that takes no room (zero width, byte order mark, tags) passes: two names that look alike are written alike.
 //! Everything else passes unchanged, the backslash too, so that ordinary text stays as it is. An emoji that is joined of
 //! several comes out as its parts.

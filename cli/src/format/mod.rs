@@ -1,6 +1,6 @@
 //! How a record looks: `short`, `json`, `cat`, `verbose`.
 //!
-//! What must hold: `cat` gives the bytes of a body and one `\n`, nothing more and nothing less; every other format is
+//! Invariants: `cat` gives the bytes of a body and one `\n`, nothing more and nothing less; every other format is
 //! one line for one record (`verbose`: one line for one field) whatever the record holds, because all that could end a
 //! line or drive a terminal is escaped. Nothing here prints: everything is written into a buffer.
 

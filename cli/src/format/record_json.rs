@@ -1,6 +1,6 @@
 //! `json`: one object a line.
 //!
-//! What must hold: the first keys, up to `body`, are there in every object, `null` where the record has nothing to say,
+//! Invariants: the first keys, up to `body`, are there in every object, `null` where the record has nothing to say,
 //! so that a program need not ask; the rest is there where it is not empty. A body that is not UTF-8 is `body_base64`
 //! and then there is no `body`. Numbers of 64 bits are written as numbers.
 

@@ -1,6 +1,6 @@
 //! Whether anybody still reads stdout, for who waits with nothing to write: a pipe tells only who writes.
 //!
-//! What must hold: it says so as soon as the other end is closed, and never where stdout is a file or a terminal that
+//! Invariants: it says so as soon as the other end is closed, and never where stdout is a file or a terminal that
 //! is there.
 
 use std::io;

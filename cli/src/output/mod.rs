@@ -1,6 +1,6 @@
 //! The only place that prints.
 //!
-//! What must hold: stdout carries what was asked for and nothing else; notes, progress and errors go to stderr. A
+//! Invariants: stdout carries what was asked for and nothing else; notes, progress and errors go to stderr. A
 //! stdout that nobody reads any more is [`Stop::ReaderGone`], which ends the command quietly; what is known to have failed
 //! by then still says so. Colour is for a terminal
 //! whose user has not set `NO_COLOR`; progress is for a terminal; everywhere else output is plain.

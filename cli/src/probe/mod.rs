@@ -1,7 +1,7 @@
 //! `clactl probe DIR`: what a log in this folder would stand on, what each way of making a write durable costs there, and
 //! what to set.
 //!
-//! What must hold: nothing is left in the folder, however it ends; every figure comes from single operations that were
+//! Invariants: nothing is left in the folder, however it ends; every figure comes from single operations that were
 //! timed here and now; what is recommended follows from the figures by rules that stand in `advise`, and says which.
 //!
 //! | module | what it is |

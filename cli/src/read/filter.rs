@@ -1,6 +1,6 @@
 //! Which records are shown.
 //!
-//! What must hold: a record is shown when everything that was asked for holds; times are both included; a record without
+//! Invariants: a record is shown when everything that was asked for holds; times are both included; a record without
 //! a severity is in no range of severities. A pattern without capitals ignores case, as journalctl's does.
 
 use std::str::FromStr;

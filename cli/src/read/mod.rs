@@ -1,6 +1,6 @@
 //! `clactl query` and `clactl tail`: records back out, with journalctl's flags where they mean the same.
 //!
-//! What must hold: records come in the order of their offsets (`-r`: in the reverse), each once, also where `-n` or a
+//! Invariants: records come in the order of their offsets (`-r`: in the reverse), each once, also where `-n` or a
 //! cursor is followed by `-f`; whatever is missing is said on stderr; damage ends in 1, a torn tail or what retention
 //! removed does not.
 

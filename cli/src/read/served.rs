@@ -1,6 +1,6 @@
 //! Reading from a daemon.
 //!
-//! What must hold: records that come damaged are asked for once more before they are called damage: what went wrong may
+//! Invariants: records that come damaged are asked for once more before they are called damage: what went wrong may
 //! have been the way and not the disk. While following, a history that was given up is told, and the reading goes on
 //! where the histories part; it is never skipped in silence.
 

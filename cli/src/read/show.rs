@@ -1,6 +1,6 @@
 //! Records on their way to the screen.
 //!
-//! What must hold: the cursor in the end is the place after the last record that was looked at, shown or not, so that a
+//! Invariants: the cursor in the end is the place after the last record that was looked at, shown or not, so that a
 //! later reading from there misses none (reversed: after the last that was shown). Whatever was read is on the
 //! screen before more is waited for.
 

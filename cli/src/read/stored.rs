@@ -1,6 +1,6 @@
 //! Reading the files of a log with no daemon.
 //!
-//! What must hold: nothing is written and no lock is taken; a torn tail is a note; what fails its checksum is a gap and
+//! Invariants: nothing is written and no lock is taken; a torn tail is a note; what fails its checksum is a gap and
 //! never a record. Cursors are judged by the same rule as the daemon's (docs/PROTOCOL.md, section 6).
 
 use std::collections::VecDeque;

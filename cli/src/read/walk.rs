@@ -1,6 +1,6 @@
 //! Going through a log from its end.
 //!
-//! What must hold: a log is read in pieces of at most [`MAX_STEP`] offsets, each forward and each once more than needed
+//! Invariants: a log is read in pieces of at most [`MAX_STEP`] offsets, each forward and each once more than needed
 //! at most, so that neither the size of the log nor `-n` decides how much memory is taken. Nothing is held but offsets
 //! ([`nth_last`]) or the lines of one piece, at most [`MAX_LINES`] bytes and one record ([`Backward`]).
 

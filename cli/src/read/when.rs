@@ -9,7 +9,7 @@
 //! | `-5min`, `+1h`, `1 hour ago`, `2h 30min ago` | from now |
 //! | `@1767261600`, `@1767261600.5` | Unix seconds |
 //!
-//! What must hold: a text is read whole or refused; a span has the fixed lengths that systemd gives its units (a day is
+//! Invariants: a text is read whole or refused; a span has the fixed lengths that systemd gives its units (a day is
 //! 24 hours, a month 30.44 days), so the same text means the same here and there.
 
 use jiff::civil::{Date, DateTime, Time};

@@ -7,7 +7,7 @@ use clad_proto::frame::{self, ErrorFrame, Flush, Frame, FrameDecoder, Hello, Wel
 use std::{io, os::fd::OwnedFd, sync::Arc};
 use tokio::io::Interest;
 
-/// How much is read at once at least.
+/// The least number of bytes to read at once.
 const READ_BYTES: usize = 64 * 1024;
 
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl Framed {
         let mut framed = Self {
             address: address.clone(),
             stream,
-            // What lies in the log was taken under the limit of its day, which WELCOME does not tell.
+            // A record in the log was taken under the limit of its day, which WELCOME does not report.
             decoder: FrameDecoder::default(),
             input: BytesMut::with_capacity(READ_BYTES),
             out: OutBuffer::default(),
@@ -73,7 +73,7 @@ impl Framed {
         }
     }
 
-    /// From now on, descriptors that come are kept.
+    /// From now on, received descriptors are stored.
     pub(crate) fn expect_fds(&mut self) {
         self.fds.get_or_insert_default();
     }
@@ -178,7 +178,7 @@ impl Framed {
                     Ok(Some(frame)) => answers.push(self.answer(frame)?),
                     Ok(None) => break,
                     Err(error) if answers.len() == before => return Err(error),
-                    Err(_) => return Ok(()), // kept for the next call
+                    Err(_) => return Ok(()), // stored for the next call
                 }
             }
             if answers.len() > before {

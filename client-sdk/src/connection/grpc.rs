@@ -78,7 +78,7 @@ fn of_transport(address: &Address, error: &(dyn Error + 'static)) -> ConnectErro
     ConnectError::Io { address: address.clone(), error: Arc::new(io::Error::other(error.to_string())) }
 }
 
-/// What a status means for a connection.
+/// Converts a status to the error of a connection.
 pub(crate) fn of_status(address: &Address, status: &Status) -> ConnectError {
     let address = address.clone();
     if let Some(error) = from_status(status) {
@@ -175,7 +175,7 @@ impl Grpc {
                         match answer(&self.address, message) {
                             Ok(answer) => answers.push(answer),
                             Err(error) if answers.len() == before => return Err(error),
-                            Err(error) => self.failed = Some(error), // kept for the next call
+                            Err(error) => self.failed = Some(error), // stored for the next call
                         }
                         if self.failed.is_none() && answers.len() - before < MAX_ANSWERS {
                             let mut message = pin!(self.responses.message());

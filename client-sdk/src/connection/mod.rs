@@ -22,10 +22,10 @@ use std::time::Duration;
 
 /// No more is queued beyond this: what is queued is counted as sent.
 pub(crate) const QUEUE_BYTES: usize = 256 * 1024;
-/// How long the end of a connection may take.
+/// The longest time that the end of a connection may take.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What the daemon answers.
+/// Answer of the daemon.
 #[derive(Debug)]
 pub(crate) enum Answer {
     Accepted(Accepted),
@@ -82,7 +82,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether more should be put in line now.
+    /// True if more should be put in line now.
     pub(crate) fn has_room(&self) -> bool {
         match self {
             Self::Framed(framed) => framed.queued_bytes() < QUEUE_BYTES,
@@ -105,7 +105,7 @@ impl Connection {
 
     /// Sends and receives until there are answers, or until room has come for more to send.
     ///
-    /// Cancel safe: what was sent is out of the line, what was received is kept.
+    /// Cancel safe: sent data is out of the line, received data is stored.
     pub(crate) async fn drive(&mut self, answers: &mut Vec<Answer>) -> Result<(), ConnectError> {
         match self {
             Self::Framed(framed) => framed.drive(answers).await,

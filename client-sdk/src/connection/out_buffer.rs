@@ -1,4 +1,4 @@
-//! Bytes in line to be written: small frames are gathered, large payloads are not copied.
+//! Bytes in line to be written: small frames are collected, large payloads are not copied.
 
 use bytes::{Buf, Bytes, BytesMut};
 use std::{collections::VecDeque, io::IoSlice};
@@ -48,7 +48,7 @@ impl OutBuffer {
         }
     }
 
-    /// What to write next.
+    /// The slices to write next.
     pub(super) fn slices(&mut self) -> Vec<IoSlice<'_>> {
         self.cut_tail();
         self.pieces.iter().take(MAX_PIECES).map(|piece| IoSlice::new(piece)).collect()

@@ -8,16 +8,17 @@ use clad_proto::{Body, EncodeError, Payload, PayloadBuilder, Record};
 
 /// Records that will be one append: taken or refused whole, stored with consecutive offsets, one receipt.
 ///
-/// Made by [`Producer::batch`](crate::Producer::batch), with the producer's resource and scope; encoded as it is filled.
-/// After it was submitted it is empty and can be filled again, which is the cheapest way: it keeps its buffer, and where it
-/// goes into a ring of shared memory, that ring until it goes into another one or is dropped.
+/// Made by [`Producer::batch`](crate::Producer::batch), with the producer's resource and scope; encoded as it is
+/// filled. After a submit it is empty and can be filled again, which is the cheapest way: it keeps its buffer. If it
+/// goes into a ring of shared memory, it also keeps that ring until it goes into another one or is dropped.
 #[derive(Debug)]
 pub struct Batch {
     builder: PayloadBuilder,
     cached_ring: Option<CachedRing>,
 }
 
-/// What spares the next submit all that threads would share: a look at the ring's number instead of a counted reference.
+/// State that spares the next submit all that threads would share: a look at the ring's number instead of a counted
+/// reference.
 #[derive(Debug)]
 pub(crate) struct CachedRing {
     /// The ring that the batch went into last.
@@ -49,8 +50,8 @@ impl Batch {
     /// Adds a record.
     ///
     /// # Errors
-    /// [`EncodeError::AppendFull`] when this batch has no room for it (submit, then push again); any other says that the
-    /// record itself does not go in. The batch is as before.
+    /// [`EncodeError::AppendFull`] when this batch has no room for it (submit, then push again); any other says that
+    /// the record itself does not go in. The batch is as before.
     pub fn push(&mut self, record: &Record) -> Result<(), EncodeError> {
         self.builder.push(record)
     }
@@ -70,7 +71,7 @@ impl Batch {
         &mut self.builder
     }
 
-    /// How many records are in.
+    /// The number of records in the batch.
     #[must_use]
     pub const fn count(&self) -> u32 {
         self.builder.count()
@@ -93,7 +94,8 @@ impl Batch {
         self.builder.clear();
     }
 
-    /// What is in, and the ring with this number; where it went into another one, or none, `find` gives it.
+    /// The records in the batch, and the ring with this number; if they went into another ring, or none, `find` gives
+    /// it.
     #[inline]
     pub(crate) fn with_ring(
         &mut self,

@@ -1,4 +1,4 @@
-//! How a producer is made.
+//! Construction of a producer.
 
 use super::{Producer, shared::Shared, task::Task};
 use crate::{Address, ConnectError, backoff::random, clock::bounded};
@@ -8,21 +8,21 @@ use clad_proto::{
 };
 use std::{sync::Arc, time::Duration};
 
-/// How long an outage may last before appends are given up, unless said otherwise.
+/// Default time that an outage may last before appends are abandoned.
 const DEFAULT_DELIVERY_TIMEOUT: Duration = Duration::from_secs(300);
-/// How much may wait for its receipt, unless said otherwise.
+/// Default number of bytes that may wait for a receipt.
 const DEFAULT_MAX_BUFFERED_BYTES: usize = 16 * 1024 * 1024;
 /// Permits of a semaphore are counted in 32 bits when they are taken.
 const MAX_BUFFERED_BYTES: usize = u32::MAX as usize;
 
-/// What a producer was told.
+/// Options of a producer.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     pub(crate) address: Address,
     pub(crate) name: String,
     pub(crate) producer_id: ProducerId,
     pub(crate) producer_epoch: u32,
-    /// The id was chosen by the caller, who may go on with it later.
+    /// The caller chose the id, and may resume with it later.
     pub(crate) comes_back: bool,
     pub(crate) secret: Vec<u8>,
     pub(crate) group: Group,
@@ -76,9 +76,9 @@ impl ProducerBuilder {
         self
     }
 
-    /// Goes on as a producer that was there before: its id and a higher epoch than it had, so that what is left of it
-    /// is fenced off. Sequences go on where the log has them. A producer made so may be gone on with in turn: it closes
-    /// without telling the daemon that it may be forgotten. Default: a random id, epoch 0.
+    /// Resumes a producer that existed before: its id and a higher epoch than it had, so that the old producer is
+    /// fenced off. Sequences resume where the log has them. Such a producer can be resumed in turn: it closes without a
+    /// notice to the daemon that it may be forgotten. Default: a random id, epoch 0.
     pub const fn producer(mut self, id: ProducerId, epoch: u32) -> Self {
         self.0.producer_id = id;
         self.0.producer_epoch = epoch;
@@ -86,8 +86,8 @@ impl ProducerBuilder {
         self
     }
 
-    /// The secret that the id is bound to where the daemon cannot know its peer (TCP, gRPC); at most 32 bytes, what is
-    /// longer is cut. Needed only to go on as an earlier producer. Default: random there, none on Unix sockets.
+    /// The secret that the id is bound to where the daemon cannot know its peer (TCP, gRPC); at most 32 bytes, a longer
+    /// one is cut. Needed only to resume an earlier producer. Default: random there, none on Unix sockets.
     pub fn secret(mut self, secret: impl Into<Vec<u8>>) -> Self {
         self.0.secret = secret.into();
         self.0.secret.truncate(clad_proto::limits::MAX_SECRET_BYTES);
@@ -120,16 +120,16 @@ impl ProducerBuilder {
         self
     }
 
-    /// How many appends may be sent from the oldest without a receipt on, at least 1. The daemon's window bounds it too.
-    /// Default: the daemon's window.
+    /// Number of appends, at least 1, that may be sent, counted from the oldest without a receipt. The daemon's window
+    /// bounds it too. Default: the daemon's window.
     pub const fn max_in_flight_appends(mut self, appends: u32) -> Self {
         self.0.max_in_flight = if appends == 0 { 1 } else { appends };
         self
     }
 
-    /// How many bytes may be reserved or wait for a receipt, 256 for each append included: the bound of this producer's
-    /// memory. What is in a ring of shared memory is bounded by the ring, and does not count. At most 4 GiB, at least what one
-    /// append needs. Default: 16 MiB.
+    /// Number of bytes that may be reserved or wait for a receipt, 256 for each append included: the bound of this
+    /// producer's memory. Bytes in a ring of shared memory are bounded by the ring, and do not count. At most 4 GiB, at
+    /// least what one append needs. Default: 16 MiB.
     pub fn max_buffered_bytes(mut self, bytes: usize) -> Self {
         self.0.max_buffered_bytes = bytes.clamp(1024, MAX_BUFFERED_BYTES);
         self
@@ -157,24 +157,25 @@ impl ProducerBuilder {
         self
     }
 
-    /// Waits between tries to connect, and to resend what was refused for now: doubling from `first` to `max`, jittered.
-    /// Default: 10 ms to 2 s.
+    /// Waits between tries to connect, and to resend what was refused for now: doubling from `first` to `max`,
+    /// jittered. Default: 10 ms to 2 s.
     pub const fn backoff(mut self, first: Duration, max: Duration) -> Self {
         self.0.backoff = (first, max);
         self
     }
 
-    /// How long one try to connect may take, the greeting included. Default: 5 s.
+    /// The longest time for one try to connect, the greeting included. Default: 5 s.
     pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.0.connect_timeout = timeout;
         self
     }
 
-    /// How long an append waits while there is no daemon, or while the daemon refuses it for now, before it ends with an
-    /// error. Counted from when the trouble began, or from the submit if that was later. Default: 5 min.
+    /// The longest time that an append waits while there is no daemon, or while the daemon refuses it for now, before
+    /// it ends with an error. Counted from when the trouble began, or from the submit if that was later. Default: 5
+    /// min.
     ///
-    /// It counts for a flush, too. It does not for what lies in a ring of shared memory: that is posted, and whatever daemon
-    /// comes takes it; its ticket waits, until the producer is closed or dropped.
+    /// It counts for a flush, too. It does not count for records in a ring of shared memory: they are posted, and any
+    /// later daemon takes them. Their ticket waits, until the producer is closed or dropped.
     ///
     /// A daemon forgets a producer that has been silent for long (see its documentation). Exactly-once ends there, so
     /// keep this below that time.
@@ -183,13 +184,13 @@ impl ProducerBuilder {
         self
     }
 
-    /// How long the task goes on after the last handle was dropped, to bring home what was submitted. Default: 2 s.
+    /// Time that the task continues after the last handle was dropped, to deliver submitted records. Default: 2 s.
     pub const fn drop_timeout(mut self, time: Duration) -> Self {
         self.0.drop_timeout = time;
         self
     }
 
-    /// What becomes of a record that finds a ring of shared memory full. False, the default: it queues for room, in its
+    /// Behavior for a record that finds a ring of shared memory full. False, the default: it queues for room, in its
     /// order and within [`max_buffered_bytes`](Self::max_buffered_bytes), for at most
     /// [`delivery_timeout`](Self::delivery_timeout); await its ticket to wait for it. True: its submit ends with
     /// [`SubmitError::RingFull`](crate::SubmitError::RingFull), and it is counted as dropped.
@@ -211,7 +212,7 @@ impl ProducerBuilder {
         Ok(Producer::new(shared))
     }
 
-    /// Connects once, then makes the producer: a wrong address or a daemon that does not want us is told here.
+    /// Connects once, then makes the producer: a wrong address or a refusing daemon is reported here.
     ///
     /// # Errors
     /// Why there is no connection, or that resource and scope are too long.
@@ -241,8 +242,8 @@ impl ProducerBuilder {
     }
 }
 
-/// Begins the task. A child of `fork` that goes on with a runtime of its parent's must not touch the connection, which is the
-/// parent's still: there the task does nothing.
+/// Begins the task. A child of `fork` that continues with its parent's runtime must not touch the connection, which is
+/// still the parent's: there the task does nothing.
 fn spawn(shared: &Arc<Shared>, task: Task) {
     let (shared, mut run) = (shared.clone(), Box::pin(task.run()));
     tokio::spawn(std::future::poll_fn(move |cx| match shared.is_forked() {

@@ -94,8 +94,9 @@ impl Producer {
     }
 
     /// Hands over what is in a batch as one append, without waiting: [`Self::try_reserve`] and
-    /// [`Reservation::submit_batch`] in one call. Where it goes straight into a ring of shared memory nothing is reserved, so
-    /// this is the cheapest way to log. No level: the producer's default. The batch is empty once it is handed over.
+    /// [`Reservation::submit_batch`] in one call. Where it goes straight into a ring of shared memory nothing is
+    /// reserved, so this is the cheapest way to log. No level: the producer's default. The batch is empty once it is
+    /// handed over.
     ///
     /// # Errors
     /// As those two; the batch is as before where there was no room.
@@ -132,8 +133,8 @@ impl Producer {
     /// Says whether another try makes sense and whether the records may be written.
     ///
     /// # Cancel safety
-    /// Dropped while it waits for room, nothing was handed over; dropped later, the append goes on. Use
-    /// [`reserve`](Self::reserve) to tell the two apart.
+    /// If it is dropped while it waits for room, nothing was handed over; if dropped later, the append continues. Use
+    /// [`reserve`](Self::reserve) to distinguish the two.
     pub async fn append(&self, records: &[Record]) -> Result<Receipt, SendError> {
         let mut batch = self.batch();
         for (index, record) in (0..).zip(records) {
@@ -193,19 +194,19 @@ impl Producer {
 
     /// Waits until every record that was submitted before has reached a level.
     ///
-    /// What was sent at level `none` counts as far as it reached the daemon.
+    /// Records sent at level `none` count as far as they reached the daemon.
     ///
     /// # Errors
-    /// When it cannot be reached, or one of the records ended with an error that nobody was told: its ticket was
-    /// dropped, or there was none. Such an error is told once; of several, the worst is.
+    /// If the daemon cannot be reached, or one of the records ended with an unreported error: its ticket was dropped,
+    /// or there was none. Such an error is reported once; of several, the worst is.
     ///
     /// # Cancel safety
-    /// Dropped before it is done, nothing changes: what it was to tell, the next one tells.
+    /// If it is dropped before it is done, nothing changes: the next one reports what this one was to report.
     pub async fn flush(&self, level: AckLevel) -> Result<(), AppendError> {
         self.shared.flush(Some(level)).await
     }
 
-    /// What the daemon said about itself and its log at the last greeting; nothing before the first.
+    /// The daemon's description of itself and its log at the last greeting; nothing before the first.
     #[must_use]
     pub fn log(&self) -> Option<LogInfo> {
         self.shared.log_info()
@@ -223,48 +224,49 @@ impl Producer {
         &self.shared.options.address
     }
 
-    /// Whether appends go to a ring of shared memory now.
+    /// True if appends go to a ring of shared memory now.
     #[must_use]
     pub fn has_ring(&self) -> bool {
         self.shared.ring_handle().is_some_and(|ring_handle| !ring_handle.is_forked())
     }
 
-    /// Whether the ring's daemon has another clock than this process (another time namespace): then its records are
+    /// True if the ring's daemon has another clock than this process (another time namespace). Then its records are
     /// ordered by when they are drained, and only among themselves by when they were submitted.
     #[must_use]
     pub fn has_other_clock(&self) -> bool {
         self.shared.ring_handle().is_some_and(|ring_handle| ring_handle.other_clock)
     }
 
-    /// Why there is no ring of shared memory though the address asks for one (`shm://`): appends go over the Unix socket
-    /// then. Nothing before the first greeting, and where there is a ring.
+    /// Why there is no ring of shared memory though the address asks for one (`shm://`): appends go over the Unix
+    /// socket then. Nothing before the first greeting, and where there is a ring.
     #[must_use]
     pub fn why_no_ring(&self) -> Option<clad_proto::ErrorInfo> {
         self.shared.why_no_ring()
     }
 
-    /// Why nothing goes forward, in words for a person: what the daemon says when it refuses for now (no space, too much in
-    /// flight), or what became of the connection. Nothing while appends are taken. By a ring: also what its board says of an
-    /// append that waits for its answer (the daemon has not come to it, or waits for its disk), however short it has waited.
+    /// The reason why nothing goes forward, in words for a person. It is the daemon's refusal for now (no space, too
+    /// much in flight), or the state of the connection. Nothing while appends are taken. With a ring: also what its
+    /// completion page reports of an append that waits for its answer, however short it has waited (the daemon has not
+    /// come to it, or waits for its disk).
     #[must_use]
     pub fn why_waiting(&self) -> Option<String> {
         self.shared.why_waiting()
     }
 
-    /// What was counted so far.
+    /// The counters so far.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.shared.stats()
     }
 
     /// Brings everything that was submitted to the default level, says good-bye (unless the id was
-    /// [chosen](ProducerBuilder::producer)) and ends, for all clones: what they submit from now on is an error.
+    /// [chosen](ProducerBuilder::producer)) and ends, for all clones. Any later submit is an error.
     ///
     /// # Errors
     /// As [`Self::flush`]; it has ended all the same.
     ///
     /// # Cancel safety
-    /// Dropped before it is done, the producer goes on ending in the background.
+    /// Dropped before it is done, the producer continues to end in the background.
     pub async fn close(self) -> Result<Summary, AppendError> {
         self.shared.close().await?;
         Ok(self.shared.summary())

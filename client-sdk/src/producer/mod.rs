@@ -9,7 +9,7 @@
 //! * `task`: the shell around [`crate::session`]: reads, writes, timers, connects. It decides nothing.
 //! * Room is bounded by a semaphore of bytes. Its permits travel inside the append until its receipt, so memory stays
 //!   bounded when callers go away.
-//! * The order is fixed where the inbox is locked: whoever submits first is stored first.
+//! * The order is fixed where the inbox is locked: the first to submit is stored first.
 
 mod batch;
 mod builder;

@@ -10,8 +10,8 @@ use clad_proto::{AckLevel, Record};
 use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
 
-/// Room for one append, from [`Producer::reserve`](crate::Producer::reserve). Dropped without a submit, the room is free
-/// again.
+/// Room for one append, from [`Producer::reserve`](crate::Producer::reserve). Dropped without a submit, the room is
+/// free again.
 #[derive(Debug)]
 #[must_use = "a reservation that is not used gives its room back"]
 pub struct Reservation {
@@ -39,7 +39,7 @@ impl Reservation {
 
     /// Hands over one record. Never waits. The order of submit calls is the order of the records in the log.
     ///
-    /// What was reserved too much is free again at once; what is missing is taken if it is free now.
+    /// Bytes reserved in excess are free again at once; missing bytes are taken if they are free now.
     ///
     /// # Errors
     /// The record is not handed over, has no place in the order and is certainly not written.
@@ -52,7 +52,7 @@ impl Reservation {
         self.shared.submit_record(record, self.level, self.permit, Some(sender)).map(|()| ticket)
     }
 
-    /// As [`Self::submit`], where nobody wants a ticket.
+    /// As [`Self::submit`], without a ticket.
     pub(crate) fn send(self, record: &Record) -> Result<(), SubmitError> {
         self.shared.is_here()?;
         match self.shared.push_record(record, self.level) {

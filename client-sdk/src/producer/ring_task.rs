@@ -1,5 +1,5 @@
-//! The task of a producer with a ring: feeds it what found no room in it, asks for flushes, goes on with it after the
-//! daemon was started again.
+//! The task of a producer with a ring. It feeds the ring what found no room in it, asks for flushes, and resumes the
+//! ring after a restart of the daemon.
 //!
 //! Submits go to the ring in their caller's thread ([`Shared`] decides that, while nothing waits here); what comes to
 //! this task is what must wait, in its order.
@@ -26,10 +26,10 @@ use crate::{
     session::{Append, Out},
 };
 
-/// How often it looks whether the ring has room again.
+/// Interval between two looks for room in the ring.
 const RING_ROOM_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// How long a flush waits at most before it is asked for again, where the daemon could not do it.
+/// The longest wait of a flush before it is asked for again, if the daemon could not do it.
 const FLUSH_RETRY_DELAY_MAX: Duration = Duration::from_millis(200);
 
 /// A flush under way.
@@ -52,7 +52,7 @@ enum FlushState {
     Answered,
 }
 
-/// What the task knows of its ring.
+/// The task's state of its ring.
 #[derive(Debug, Default)]
 pub(super) struct RingTask {
     ring_handle: Option<Arc<RingHandle>>,
@@ -63,7 +63,7 @@ pub(super) struct RingTask {
     flush_pruner: FlushPruner,
     /// Since when there is no daemon.
     disconnected_since: Option<Instant>,
-    /// The last flush that ended was given up: nobody waits any longer for what is in the ring.
+    /// The last flush that ended was abandoned: nothing waits any longer for what is in the ring.
     flush_abandoned: bool,
 }
 
@@ -74,7 +74,7 @@ impl RingTask {
             && self.ring_handle.as_ref().is_none_or(|ring_handle| ring_handle.pending() == 0)
     }
 
-    /// Whether the end need not wait for the tickets of what is in the ring.
+    /// True if the end need not wait for the tickets of what is in the ring.
     pub(super) fn has_abandoned_flush(&self) -> bool {
         self.flush_abandoned && self.backlog.is_empty() && self.flushes.is_empty()
     }
@@ -97,7 +97,7 @@ impl RingTask {
         }
     }
 
-    /// Lets go of the flushes that nobody waits for and the daemon does not have.
+    /// Releases the flushes that have no waiter and that the daemon does not have.
     fn prune_flushes(&mut self) {
         let mut left = 0;
         self.backlog.retain(|item| {
@@ -109,7 +109,7 @@ impl RingTask {
         self.flush_pruner.reset(left + self.flushes.len());
     }
 
-    /// What waits here, for who goes on without a ring.
+    /// Takes what waits here, to continue without a ring.
     fn take_backlog(&mut self) -> Vec<Item> {
         let flushes = self.flushes.drain(..).map(|flush| Item::Flush(Some(flush.level), flush.sender, flush.since));
         flushes.chain(self.backlog.drain(..)).collect()
@@ -119,7 +119,8 @@ impl RingTask {
     fn feed(&mut self, shared: &Shared) {
         let Some(ring_handle) = self.ring_handle.clone() else { return };
         while self.feed_backlog(shared, &ring_handle) {
-            // Who submits all the time has always put something in meanwhile; the last few go in while the inbox is shut.
+            // A thread that submits all the time has always put something in meanwhile; the last few go in while the
+            // inbox is shut.
             if let Some(shut) = shared.late(&mut self.backlog) {
                 if self.feed_backlog(shared, &ring_handle) {
                     shut.post_directly(&ring_handle);
@@ -135,7 +136,7 @@ impl RingTask {
             return true;
         }
         let all = self.post_backlog(shared, ring_handle);
-        // Whoever waits for one of these may have looked when it was not in the ring, and never looks again.
+        // A waiter for one of these may have looked when it was not in the ring, and never looks again.
         ring_handle.want_for_waiting();
         all
     }
@@ -209,12 +210,12 @@ impl RingTask {
         shared.undelivered.complete_flush(sender, Err(error));
     }
 
-    /// When a flush is given up; never while there is a daemon, which answers it.
+    /// Time when a flush is abandoned; never while there is a daemon, which answers it.
     fn flush_deadline(&self, since: Instant, timeout: Duration) -> Option<Instant> {
         self.disconnected_since.map(|disconnected_since| disconnected_since.max(since) + timeout)
     }
 
-    /// When what waits longest for room is given up.
+    /// Time when the oldest item that waits for room is abandoned.
     fn front_deadline(&self, timeout: Duration) -> Option<Instant> {
         match self.backlog.front()? {
             Item::Append(append, _) => Some(append.submitted + timeout),
@@ -271,7 +272,7 @@ impl RingTask {
         }
     }
 
-    /// What the daemon cannot do now it is asked for again: what waits in the ring, waits there.
+    /// The daemon cannot do the flush now, so it is asked for again: what waits in the ring, waits there.
     fn flush_refused(&mut self, shared: &Shared, id: u32, error: ErrorInfo, now: Instant) {
         let Some(at) = self.flushes.iter().position(|flush| flush.id == id) else { return };
         let overdue = self.flushes[at].since + shared.options.delivery_timeout <= now;
@@ -279,7 +280,7 @@ impl RingTask {
             let pause = error.retry_after_ms.map_or(FLUSH_RETRY_DELAY_MAX, |ms| Duration::from_millis(ms.into()));
             self.flushes[at].state = FlushState::Unsent(Some(now + pause.min(FLUSH_RETRY_DELAY_MAX)));
         } else if error.code == ErrorCode::JournalFailed && !error.retryable && !error.maybe_written {
-            // It is told once: the ring goes on, and so does who flushes again.
+            // It is reported once: the ring continues, and the next flush can succeed.
             let Some(flush) = self.flushes.remove(at) else { return };
             shared.undelivered.complete_flush(flush.sender, Err(AppendError::Lost));
         } else if let Some(flush) = self.flushes.remove(at) {
@@ -301,13 +302,14 @@ impl RingTask {
         }
     }
 
-    /// The ring is given up. What nobody heard of it is told by the next flush: also of what has its receipt as `posted`.
+    /// Abandons the ring. The next flush reports errors that had no listener: also those of appends that have their
+    /// receipt as `posted`.
     fn close_ring(&mut self, shared: &Shared, error: &AppendError) {
         let Some(ring_handle) = self.ring_handle.take() else { return };
         ring_handle.end(error);
         let posted = (!ring_handle.is_drained()).then(|| error.clone());
         ring_handle.take_undelivered().into_iter().chain(posted).for_each(|error| shared.undelivered.add(error));
-        // All that they waited for has its outcome; the next ring counts anew.
+        // All that they waited for has its outcome; the next ring counts from the start again.
         self.flushes.iter_mut().for_each(|flush| flush.upto = 0);
     }
 
@@ -328,8 +330,8 @@ impl RingTask {
 }
 
 impl Task {
-    /// Asks for a ring on a connection that was just greeted; nothing where there is none, and from now on the socket is
-    /// used.
+    /// Asks for a ring on a connection that was just greeted; nothing where there is none, and from now on the socket
+    /// is used.
     pub(super) async fn get_ring(&mut self, framed: &mut Framed, welcome: &mut Welcome) -> Result<bool, ConnectError> {
         let Some(ring_task) = &mut self.ring_task else { return Ok(false) };
         let mut asked = ask(framed, ring_task.ring_handle.as_ref().map(|ring_handle| ring_handle.id)).await?;
@@ -467,7 +469,7 @@ impl Task {
         Ok(ControlFlow::Continue([linger, again, room, expiry, deadline].into_iter().flatten().min()))
     }
 
-    /// Gives up what waits for a daemon.
+    /// Abandons what waits for a daemon.
     pub(super) fn tick_ring(&mut self, now: Instant) {
         let shared = self.shared.clone();
         if let Some(ring_task) = &mut self.ring_task {

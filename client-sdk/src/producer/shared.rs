@@ -1,13 +1,13 @@
-//! What the handles and the task share.
+//! State shared by the handles and the task.
 //!
 //! * The inbox fixes the order: an append has its place when it is put in, under the lock, and the task takes items out
 //!   in that order. Nothing waits under the lock; encoding a single record does happen there, so that its buffer is
 //!   used again.
 //! * Every item in the inbox holds permits of the budget, so the inbox needs no bound of its own.
 //! * Appends go past it, straight into a ring, while nothing waits in it (`direct`).
-//! * Once it has ended nothing goes in, and what was in has been told so.
-//! * A child of `fork` has none of the threads that serve this, and the locks as they were at that moment: whoever comes from
-//!   a handle looks at [`Shared::is_forked`] before he takes one.
+//! * Once it has ended nothing goes in, and what was in has been notified.
+//! * A child of `fork` has none of the threads that serve this, and the locks as they were at that moment. Every call
+//!   of a handle checks [`Shared::is_forked`] before it takes a lock.
 
 mod direct;
 
@@ -35,10 +35,10 @@ use tokio::{
     time::Instant,
 };
 
-/// What an append costs of the budget besides its payload: its place in queues, its ticket.
+/// Cost of an append in the budget besides its payload: its place in queues, its ticket.
 pub(crate) const APPEND_OVERHEAD: usize = 256;
 
-/// What the task takes out of the inbox.
+/// Item that the task takes out of the inbox.
 #[derive(Debug)]
 pub(crate) enum Item {
     Append(Append, Claim),
@@ -46,7 +46,7 @@ pub(crate) enum Item {
     Flush(Option<AckLevel>, FlushSender, Instant),
 }
 
-/// How far the producer's life is.
+/// Phase of the producer's life.
 #[derive(Debug, Clone)]
 pub(crate) enum Life {
     Open,
@@ -85,13 +85,14 @@ pub(crate) struct Shared {
     pub(crate) wake: Arc<Notify>,
     /// The ring that there is now.
     ring_handle: RwLock<Option<Arc<RingHandle>>>,
-    /// Nothing waits for room in the ring with this number: submits go there in their caller's thread. 0: there is none.
+    /// Nothing waits for room in the ring with this number: submits go there in their caller's thread. 0: there is
+    /// none.
     direct: AtomicU64,
     /// Why there is no ring though one was asked for.
     no_ring: Mutex<Option<ErrorInfo>>,
     /// Why nothing goes forward.
     trouble: Mutex<Option<String>>,
-    /// For who submits single records at once, kept for their memory and their ring.
+    /// Batches for submits of single records, stored for their memory and their ring.
     batches: Mutex<Vec<Batch>>,
     done: watch::Sender<bool>,
     log: Mutex<Option<LogInfo>>,
@@ -131,7 +132,7 @@ impl Shared {
         })
     }
 
-    /// Whether this process is a fork of the one that made the producer.
+    /// True if this process is a fork of the one that made the producer.
     #[inline]
     pub(crate) fn is_forked(&self) -> bool {
         !self.mark.is_set()
@@ -257,7 +258,7 @@ impl Shared {
     fn close_group(&self, inbox: &mut Inbox) {
         if let Some(open) = inbox.open.take() {
             let payload = inbox.builder.finish();
-            // Whoever is refused here holds a ticket that says so.
+            // A refused caller holds a ticket that says so.
             let waiters = Waiters::Shares(open.shares, payload.count);
             let _ = self.put(inbox, payload, open.level, open.permit, waiters);
         }
@@ -331,7 +332,7 @@ impl Shared {
     }
 
     fn open_inbox(&self) -> Result<MutexGuard<'_, Inbox>, SubmitError> {
-        self.is_here()?; // nobody would take it out: the task is not in this process
+        self.is_here()?; // nothing would take it out: the task is not in this process
         let inbox = lock(&self.inbox);
         match &inbox.life {
             Life::Open => Ok(inbox),
@@ -460,7 +461,7 @@ impl Shared {
     }
 }
 
-/// What ended the producer, as what it means for an append that was never handed over.
+/// Converts the error that ended the producer for an append that was never handed over.
 fn not_written(error: &AppendError) -> AppendError {
     match error.clone() {
         AppendError::Failed { error, .. } => AppendError::Failed { error, maybe_written: false },

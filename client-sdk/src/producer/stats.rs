@@ -1,4 +1,4 @@
-//! What a producer counts.
+//! Counters of a producer.
 
 use clad_proto::{LogId, ProducerId};
 use std::sync::{
@@ -11,8 +11,8 @@ use std::sync::{
 
 /// A snapshot of what a producer has counted since it was made. Records, unless the name says otherwise.
 ///
-/// Each record that was handed over is counted in `submitted`, and once it has ended in one of `acked`, `failed` and `dropped`:
-/// the three add up to the one when nothing waits.
+/// Each record that was handed over is counted in `submitted`. Once it has ended it is counted in one of `acked`,
+/// `failed` and `dropped`: the three add up to the one when nothing waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Stats {
@@ -26,7 +26,7 @@ pub struct Stats {
     pub resent: u64,
     /// Ended with an error.
     pub failed: u64,
-    /// Fire-and-forget records that were let go without a word to anybody (no room, or no daemon for too long), and what was
+    /// Fire-and-forget records that were dropped without a report (no room, or no daemon for too long), and records
     /// refused because the ring was full ([`drop_when_full`](crate::ProducerBuilder::drop_when_full)).
     pub dropped: u64,
     /// Connections made after the first.
@@ -37,7 +37,7 @@ pub struct Stats {
     pub pending_appends: u64,
 }
 
-/// What [`Producer::close`](crate::Producer::close) tells in the end.
+/// Final report of [`Producer::close`](crate::Producer::close).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Summary {
@@ -45,7 +45,7 @@ pub struct Summary {
     pub producer_id: ProducerId,
     /// The log that it last had a connection to.
     pub log_id: Option<LogId>,
-    /// What was counted.
+    /// The counters.
     pub stats: Stats,
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct Counters {
     pub(crate) dropped: Counter,
     pub(crate) connects: Counter,
     pub(crate) pending_appends: Counter,
-    /// What batches have counted by themselves.
+    /// Counters of the batches.
     tallies: Mutex<Vec<Arc<Tally>>>,
 }
 
@@ -73,7 +73,7 @@ impl Counter {
         self.0.fetch_add(n, Release);
     }
 
-    /// What was added and is not to count.
+    /// Subtracts what was added and is not to count.
     pub(crate) fn take_back(&self, n: u64) {
         self.0.fetch_sub(n, Relaxed);
     }
@@ -82,7 +82,7 @@ impl Counter {
         self.0.store(n, Relaxed);
     }
 
-    /// Adds where nobody else does: an instruction that locks waits for every store before it.
+    /// Adds where no other thread does: an instruction that locks waits for every store before it.
     #[inline]
     fn add_unshared(&self, n: u64) {
         self.0.store(self.0.load(Relaxed).wrapping_add(n), Release);
@@ -93,7 +93,7 @@ impl Counter {
     }
 }
 
-/// What a batch counts: one thread at a time has it.
+/// Counters of a batch: one thread at a time has it.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     submitted: Counter,
@@ -107,12 +107,12 @@ pub(crate) struct Tally {
 pub(crate) enum Book<'a> {
     /// Where all threads count.
     Common(&'a Counters),
-    /// In a batch's own tally, which nobody else writes.
+    /// In a batch's own tally, which no other thread writes.
     Own(&'a Tally),
 }
 
 impl Book<'_> {
-    /// Before it can be sent: nobody is to see more sent than submitted.
+    /// Before it can be sent: no snapshot may show more sent than submitted.
     #[inline]
     pub(crate) fn submitted(self, n: u64) {
         match self {
@@ -157,7 +157,7 @@ impl Counters {
     }
 
     pub(crate) fn close(&self, tally: &Arc<Tally>) {
-        // Under the lock, so that nobody counts it twice or not at all.
+        // Under the lock, so that it is counted exactly once.
         let mut tallies = self.tallies();
         if let Some(at) = tallies.iter().position(|known| Arc::ptr_eq(known, tally)) {
             tallies.swap_remove(at);
@@ -172,11 +172,11 @@ impl Counters {
         self.tallies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `waits`: not in a child of `fork`, where somebody may have had the lock.
+    /// `waits`: not in a child of `fork`, where another thread may have had the lock.
     pub(crate) fn snapshot(&self, buffered_bytes: u64, waits: bool) -> Stats {
         let tallies = if waits { Some(self.tallies()) } else { self.tallies.try_lock().ok() };
         let all = || tallies.iter().flat_map(|tallies| tallies.iter());
-        // What is counted last is read first: nobody sees more acked than sent, nor more sent than submitted.
+        // The last counted is read first: no snapshot shows more acked than sent, nor more sent than submitted.
         let posted: u64 = all().map(|tally| tally.posted.get()).sum();
         let acked = self.acked.get() + posted;
         let sent = self.sent.get() + posted + all().map(|tally| tally.sent.get()).sum::<u64>();

@@ -1,4 +1,4 @@
-//! The task: takes from the inbox, gives to the connection, tells the session and the waiters. It decides nothing.
+//! The task: takes from the inbox, gives to the connection, notifies the session and the waiters. It decides nothing.
 //!
 //! It goes round: inbox → session → connection → answers → session → waiters. It ends when everything is home after a
 //! close, when the time for that is over, or when the daemon says for good that it does not want this producer.
@@ -23,15 +23,15 @@ use clad_proto::frame::Welcome;
 use std::{ops::ControlFlow, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep_until};
 
-/// A daemon that owes an answer and says nothing for so long is asked for a sign of life.
+/// A daemon with a pending answer that is silent for so long is asked for a sign of life.
 const PING_AFTER: Duration = Duration::from_secs(15);
-/// How long it may take for that. Long: a daemon under a slow disk stops reading.
+/// The longest time for that. Long: a daemon under a slow disk stops reading.
 const PONG_WITHIN: Duration = Duration::from_secs(60);
 
 /// Why the task ends.
 pub(super) type End = AppendError;
 
-/// Whatever ends the task, also a runtime that goes down, nobody waits for it for ever.
+/// Whatever ends the task, also a runtime that goes down, no waiter waits for it for ever.
 struct Gone(Arc<Shared>);
 
 impl Drop for Gone {
@@ -39,7 +39,7 @@ impl Drop for Gone {
         if self.0.is_forked() {
             return; // it goes on where it was begun
         }
-        // Tickets and flushes that are still in are told by their being dropped.
+        // Tickets and flushes that are still in are notified by their drop.
         drop(self.0.end(AppendError::Closed { maybe_written: true }));
         self.0.gone();
     }
@@ -60,7 +60,7 @@ pub(super) struct Task {
     pub(super) answers: Vec<Answer>,
     /// When what is being grouped is due.
     pub(super) linger: Option<Instant>,
-    /// The trouble of the session that was told last.
+    /// The trouble of the session that was reported last.
     trouble: Option<(Instant, String)>,
     last_answer_at: Instant,
     pinged_at: Option<Instant>,
@@ -145,7 +145,7 @@ impl Task {
     async fn dial(&mut self) -> ControlFlow<End, Connection> {
         loop {
             self.take_in(now())?;
-            // What goes to a ring does not come by here: its new board is fetched whether or not anybody waits now.
+            // Appends to a ring do not come by here: its new completion page is fetched with or without a waiter.
             let wanted = !self.dialled || !self.is_idle() || self.ring_task.as_ref().is_some_and(RingTask::has_ring);
             if wanted && self.retry_at.is_none_or(|time| time <= now()) {
                 match self.connect_once().await {
@@ -182,7 +182,7 @@ impl Task {
         }
     }
 
-    /// Whether nobody waits for anything.
+    /// True if nothing waits.
     pub(super) fn is_idle(&self) -> bool {
         self.session.is_idle() && self.ring_task.as_ref().is_none_or(RingTask::is_idle)
     }
@@ -212,7 +212,7 @@ impl Task {
                     }
                 }
                 Ok(ControlFlow::Break(end)) => {
-                    // The daemon may forget who says good-bye: not somebody who may come back for answers.
+                    // The daemon may forget a producer that says good-bye: not one that may come back for answers.
                     let done = self.session.is_idle() && !self.shared.options.comes_back;
                     connection.end(done).await;
                     return ControlFlow::Break(end);
@@ -256,7 +256,7 @@ impl Task {
         Ok(self.over(&life, now))
     }
 
-    /// Tells the session what was answered.
+    /// Notifies the session of the answers.
     fn process_answers(&mut self, now: Instant) -> Result<(), ConnectError> {
         if !self.answers.is_empty() {
             (self.last_answer_at, self.pinged_at) = (now, None);
@@ -319,7 +319,7 @@ impl Task {
         ControlFlow::Break(AppendError::Closed { maybe_written: false })
     }
 
-    /// Tells the waiters.
+    /// Notifies the waiters.
     fn deliver(&mut self) {
         if self.session.trouble() != self.trouble.as_ref() {
             self.trouble = self.session.trouble().cloned();
@@ -364,7 +364,7 @@ impl Task {
 
     fn check_pulse(&mut self, connection: &mut Connection, now: Instant) -> Result<(), ConnectError> {
         if !self.session.awaits_answers() {
-            // Nothing is owed; the silence begins when something is.
+            // Nothing is pending; the silence begins when something is.
             (self.last_answer_at, self.pinged_at) = (now, None);
         } else if self.ping_timer().is_some_and(|due| due <= now) {
             if self.pinged_at.is_some() {

@@ -1,4 +1,4 @@
-//! What an append gives back: a ticket, and what it resolves to.
+//! Result of an append: a ticket, and what it resolves to.
 
 use super::shared::Shared;
 use crate::{
@@ -15,7 +15,7 @@ use std::{
 };
 use tokio::sync::oneshot;
 
-/// How long a wait sleeps at most before it looks whether there is still a ring.
+/// The longest sleep of a wait before it checks that there is still a ring.
 const RING_WAIT_SLICE: Duration = Duration::from_millis(10);
 
 /// The daemon's word that records have reached a level.
@@ -26,9 +26,9 @@ pub struct Receipt {
     pub log_id: LogId,
     /// The epoch in which the offsets hold.
     pub epoch: u32,
-    /// Offset of the first record; the others follow without a hole. Nothing at level `none`, where nobody answers.
+    /// Offset of the first record; the others follow without a gap. Nothing at level `none`, which has no answer.
     pub first_offset: Option<u64>,
-    /// How many records.
+    /// The number of records.
     pub count: u32,
     /// The level that they have reached: the one that was asked for.
     pub level: AckLevel,
@@ -46,18 +46,18 @@ pub(crate) type TicketSender = oneshot::Sender<Result<Receipt, AppendError>>;
 
 /// Resolves once, when the records have reached their level or it is known that they will not.
 ///
-/// At level `none` it resolves as soon as the append was handed to the connection, at level `posted` as soon as it is in
-/// the ring.
+/// At level `none` it resolves as soon as the append was handed to the connection, at level `posted` as soon as it is
+/// in the ring.
 ///
 /// # Cancel safety
-/// Dropping a ticket cancels nothing: the append goes on. Its error, if it ends with one, is then told by the next
-/// [`flush`](crate::Producer::flush) or [`close`](crate::Producer::close). A ticket may be polled in a `select!` and
-/// awaited again.
+/// Dropping a ticket cancels nothing: the append continues. If it ends with an error, the next
+/// [`flush`](crate::Producer::flush) or [`close`](crate::Producer::close) reports it. A ticket may be polled in a
+/// `select!` and awaited again.
 #[derive(Debug)]
 #[must_use = "the ticket tells whether the records have reached their level"]
 pub struct Ticket(Way);
 
-/// How the outcome comes.
+/// The way of the outcome.
 #[derive(Debug)]
 enum Way {
     /// From the task.
@@ -76,9 +76,9 @@ impl Ticket {
         (sender, Self(Way::Channel(answer, shared.clone())))
     }
 
-    /// Waits in the calling thread. With a ring it looks at the ring's board for `spin` without sleeping, then sleeps
-    /// until that changes: no other thread has to be woken in between. It offers its processor between two looks: where
-    /// there are few, the daemon may need just this one for the answer.
+    /// Waits in the calling thread. With a ring it polls the ring's completion page for `spin` without sleeping, then
+    /// sleeps until that changes: no other thread has to be woken in between. It offers its processor between two
+    /// looks: where there are few, the daemon may need just this one for the answer.
     ///
     /// # Errors
     /// As the ticket, awaited.
@@ -120,7 +120,7 @@ fn wait_for_task(
     shared: &Shared,
     spin: Duration,
 ) -> Result<Receipt, AppendError> {
-    // Who looked at the board before has told others, too.
+    // An earlier look at the completion page has notified others, too.
     if let Ok(answer) = answer.try_recv() {
         return answer;
     }
@@ -135,19 +135,19 @@ fn wait_for_task(
             Ok(answer) => return answer,
             Err(oneshot::error::TryRecvError::Closed) => return gone(),
             Err(oneshot::error::TryRecvError::Empty) if start.elapsed() < spin => std::thread::yield_now(),
-            // It may queue for room, or the ring end: then nothing on the board says so.
+            // It may queue for room, or the ring end: then the completion page does not show it.
             Err(oneshot::error::TryRecvError::Empty) => ring_handle.wait_change(seen, RING_WAIT_SLICE),
         }
     }
     answer.blocking_recv().unwrap_or_else(|_| gone())
 }
 
-/// Where there may be a ring, whoever waits looks at its board himself.
+/// If there may be a ring, the waiter polls its completion page itself.
 fn ring_of(shared: &Shared) -> Option<Arc<RingHandle>> {
     matches!(shared.options.address, Address::Shm(_)).then(|| shared.ring_handle()).flatten()
 }
 
-/// The task went away with its runtime; what it had sent by then nobody knows.
+/// The task went away with its runtime; the fate of what it had sent by then is unknown.
 fn gone() -> Result<Receipt, AppendError> {
     Err(AppendError::Closed { maybe_written: true })
 }

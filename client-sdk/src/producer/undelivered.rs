@@ -1,10 +1,11 @@
-//! What flushes tell, and nobody else was there to hear.
+//! Errors that flushes report because they had no listener.
 //!
-//! * The error of an append whose ticket was dropped is told by the next flush that ends well otherwise. Of several the worst
-//!   is: a loss before what may be written, that before what certainly is not.
-//! * What is told once (a loss, by the daemon or found by the session) and meets a flush that its caller has given up is kept
-//!   for the next one. So it is until its caller has it: a flush that is dropped with its answer in hand gives it back.
-//! * A flush that nobody waits for any more is let go of, unless the daemon has it already ([`FlushPruner`]).
+//! * The error of an append whose ticket was dropped is reported by the next flush that ends well otherwise. Of several
+//!   the worst is: a loss before what may be written, that before what certainly is not.
+//! * A report made once (a loss, by the daemon or found by the session) may meet a flush abandoned by its caller: then
+//!   it is stored for the next one. This holds until its caller has it: a flush that is dropped with its answer in hand
+//!   gives it back.
+//! * A flush without a waiter is released, unless the daemon has it already ([`FlushPruner`]).
 
 use super::shared::lock;
 use crate::AppendError;
@@ -12,11 +13,11 @@ use clad_proto::ErrorCode;
 use std::sync::Mutex;
 use tokio::sync::oneshot;
 
-/// So many flushes come before those are looked for that were given up.
+/// Number of flushes before a search for abandoned ones.
 const PRUNE_AFTER_FLUSHES_MIN: usize = 64;
 
-/// When to let go of flushes that were given up. Of those that wait there are never more than twice as many as the callers
-/// that wait, or the daemon has, and [`PRUNE_AFTER_FLUSHES_MIN`]; and each is looked at a few times, however many there are.
+/// Time to release abandoned flushes. There are never more flushes than [`PRUNE_AFTER_FLUSHES_MIN`] and twice those
+/// that callers wait for or the daemon has. Each is looked at a few times, however many there are.
 #[derive(Debug, Default)]
 pub(super) struct FlushPruner {
     since: usize,
@@ -24,7 +25,7 @@ pub(super) struct FlushPruner {
 }
 
 impl FlushPruner {
-    /// One more has come; whether it is time.
+    /// Counts one more flush; returns true if it is time.
     pub(super) const fn is_due(&mut self) -> bool {
         self.since += 1;
         self.since > self.every
@@ -36,11 +37,11 @@ impl FlushPruner {
     }
 }
 
-/// What a flush is told.
+/// Report for a flush.
 #[derive(Debug)]
 pub(crate) struct FlushReport {
     result: Result<(), AppendError>,
-    /// Nobody else is told: it goes to the next flush, if this one does not listen any more.
+    /// It is reported to nothing else: it goes to the next flush, if this one does not listen any more.
     once: bool,
 }
 
@@ -49,14 +50,14 @@ pub(crate) type FlushSender = oneshot::Sender<FlushReport>;
 #[derive(Debug, Default)]
 pub(crate) struct UndeliveredErrors(Mutex<Option<AppendError>>);
 
-/// A flush that waits for what it is told.
+/// A flush that waits for its report.
 pub(crate) struct Listener<'a> {
     undelivered: &'a UndeliveredErrors,
     report: oneshot::Receiver<FlushReport>,
 }
 
 impl UndeliveredErrors {
-    /// An append ended with this, and nobody was there.
+    /// An append ended with this, and had no listener.
     pub(crate) fn add(&self, error: AppendError) {
         let mut worst = lock(&self.0);
         if worst.as_ref().is_none_or(|worst| weight(worst) < weight(&error)) {
@@ -91,7 +92,7 @@ impl UndeliveredErrors {
 }
 
 impl Listener<'_> {
-    /// What it is told; nothing where nobody is there to tell it.
+    /// The report; nothing if its sender is gone.
     pub(crate) async fn recv(mut self) -> Option<Result<(), AppendError>> {
         (&mut self.report).await.ok().map(|report| report.result)
     }
@@ -113,7 +114,7 @@ fn weight(error: &AppendError) -> u8 {
     }
 }
 
-/// Who flushes again is told nothing of it.
+/// True if the next flush does not get the error again.
 fn is_reported_once(error: &AppendError) -> bool {
     match error {
         AppendError::Lost => true,
@@ -158,7 +159,7 @@ mod tests {
         assert!(matches!(flushed(&undelivered, Ok(())), Err(AppendError::TooLarge { .. })));
     }
 
-    /// Given up before it was told, and with what it was told in hand.
+    /// Abandoned before the report, and with the report in hand.
     #[test]
     fn what_is_reported_once_is_reported_to_a_listener() {
         let undelivered = UndeliveredErrors::default();

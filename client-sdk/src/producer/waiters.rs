@@ -1,4 +1,4 @@
-//! Who waits for an append, and what it holds until it is answered.
+//! Waiters for an append, and what each holds until it is answered.
 
 use super::ticket::{Receipt, TicketSender};
 use crate::AppendError;
@@ -14,7 +14,7 @@ pub(crate) struct Share {
 
 #[derive(Debug)]
 pub(crate) enum Waiters {
-    /// Nobody: fire and forget.
+    /// No waiter: fire and forget.
     Nobody,
     /// The whole append has one ticket.
     Whole(TicketSender),
@@ -30,14 +30,14 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// Whether records that were submitted one by one wait for it.
+    /// True if records that were submitted one by one wait for it.
     pub(crate) const fn is_shared(&self) -> bool {
         matches!(self.waiters, Waiters::Shares(..))
     }
 
-    /// Tells everybody. False when it was an error and somebody was not there to hear it.
+    /// Notifies all waiters. False when it was an error and some waiter was not there to hear it.
     pub(crate) fn resolve(self, outcome: &Result<Receipt, AppendError>) -> bool {
-        // The room is free before its owner is told, so that who heard may reserve at once.
+        // The room is free before its owner is notified, so that the owner may reserve at once.
         drop(self.permit);
         match self.waiters {
             Waiters::Nobody => outcome.is_ok(),
@@ -64,7 +64,7 @@ mod tests {
     use std::sync::Arc;
     use tokio::sync::{Semaphore, oneshot};
 
-    /// A group in which some have no ticket, or let it go: then somebody has not heard of its error.
+    /// A group in which some have no ticket, or dropped it: then some waiter has not heard of its error.
     #[test]
     fn an_error_is_delivered_where_each_record_has_a_held_ticket() {
         for (tickets, held, delivered) in [(2, 2, true), (2, 1, false), (1, 1, false), (0, 0, false)] {

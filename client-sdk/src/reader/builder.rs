@@ -1,4 +1,4 @@
-//! How a reader is made.
+//! Construction of a reader.
 
 use super::handle::Reader;
 use crate::{Address, ReadError, clock::bounded};
@@ -9,7 +9,7 @@ use std::{num::NonZeroU64, time::Duration};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Start {
-    /// At the oldest record that is kept. What was removed before it comes as a gap.
+    /// At the oldest stored record. What was removed before it comes as a gap.
     #[default]
     Oldest,
     /// At this offset of whatever history the log has now.
@@ -20,7 +20,7 @@ pub enum Start {
     Tail(u64),
 }
 
-/// What to read.
+/// The read to do.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) address: Address,
@@ -70,7 +70,7 @@ impl ReaderBuilder {
         self
     }
 
-    /// Go on with what is appended later, over disconnects. Default: end at the end.
+    /// Continues with what is appended later, over disconnects. Default: end at the end.
     pub const fn follow(mut self, follow: bool) -> Self {
         self.0.follow = follow;
         self
@@ -109,13 +109,13 @@ impl ReaderBuilder {
         self
     }
 
-    /// How long one try to connect may take, the greeting included. Default: 5 s.
+    /// The longest time for one try to connect, the greeting included. Default: 5 s.
     pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.0.connect_timeout = timeout;
         self
     }
 
-    /// How long a following reader tries to connect again before it ends with an error. Default: 5 min.
+    /// Time that a following reader tries to connect again before it ends with an error. Default: 5 min.
     pub const fn reconnect_timeout(mut self, time: Duration) -> Self {
         self.0.reconnect_timeout = time;
         self
@@ -124,8 +124,8 @@ impl ReaderBuilder {
     /// Connects and starts to read.
     ///
     /// # Errors
-    /// When there is no daemon, or it does not let this client read. That a cursor is not of its log is told here or by
-    /// the first [`Reader::next`].
+    /// When there is no daemon, or it does not let this client read. A cursor that is not of its log is reported here
+    /// or by the first [`Reader::next`].
     ///
     /// # Cancel safety
     /// Dropped before it is done, nothing is left.

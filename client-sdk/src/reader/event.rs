@@ -1,4 +1,4 @@
-//! What a reader gives.
+//! Events of a reader.
 
 use bytes::Bytes;
 use clad_proto::{
@@ -7,13 +7,13 @@ use clad_proto::{
     parse_group,
 };
 
-/// What a reader gives.
+/// Event of a reader.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Event {
     /// Records of one append.
     Records(Chunk),
-    /// Offsets that cannot be read; the read goes on after them.
+    /// Offsets that cannot be read; the read continues after them.
     Gap(Gap),
     /// A following reader has given all there is so far. Comes again each time it has.
     CaughtUp {
@@ -51,7 +51,7 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// The records with their offsets, ascending without a hole.
+    /// The records with their offsets, ascending without a gap.
     pub fn records(&self) -> impl Iterator<Item = (u64, RecordView<'_>)> {
         let records = PayloadView::parse(&self.payload, self.payload_count).ok();
         let records = records.into_iter().flat_map(|view| view.records());
@@ -70,20 +70,20 @@ impl Chunk {
         self.group()?.component()
     }
 
-    /// The payload of the whole append, as its client made it, and how many records it holds: who copies it elsewhere
-    /// keeps the client's checksum.
+    /// The payload of the whole append, as its client made it, and its number of records: a copy of it keeps the
+    /// client's checksum.
     #[must_use]
     pub const fn payload(&self) -> (&Bytes, u32) {
         (&self.payload, self.payload_count)
     }
 
-    /// How many of the payload's records come before [`Self::first_offset`].
+    /// Number of the payload's records before [`Self::first_offset`].
     #[must_use]
     pub const fn skipped(&self) -> u32 {
         self.skip
     }
 
-    /// How many records; at least one.
+    /// The number of records; at least one.
     #[must_use]
     pub const fn count(&self) -> u32 {
         self.take
@@ -113,14 +113,14 @@ impl Chunk {
         self.epoch
     }
 
-    /// When the daemon took the append, or an earlier one that was written with it, Unix nanoseconds: a batch has one time,
-    /// that of its first append.
+    /// When the daemon took the append, or an earlier one that was written with it, Unix nanoseconds: a batch has one
+    /// time, that of its first append.
     #[must_use]
     pub const fn append_time(&self) -> u64 {
         self.append_time
     }
 
-    /// Who appended it.
+    /// The producer that appended it.
     #[must_use]
     pub const fn producer_id(&self) -> ProducerId {
         self.producer_id
@@ -132,7 +132,7 @@ impl Chunk {
         self.producer_epoch
     }
 
-    /// What the daemon saw of the sender itself.
+    /// The peer metadata: what the daemon saw of the sender itself.
     #[must_use]
     pub const fn peer_meta(&self) -> &PeerMeta {
         &self.peer_meta

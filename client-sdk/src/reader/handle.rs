@@ -1,9 +1,9 @@
 //! The reader itself: events in order, over connections that come and go.
 //!
-//! * The cursor moves when an event is given, not before: whoever goes on from [`Reader::cursor`] misses nothing and
-//!   gets nothing twice.
-//! * Coming back is always by cursor, once there is one, so that a history that was given up in the meantime is an
-//!   error and never a silent skip.
+//! * The cursor moves when an event is given, not before: a reader that resumes from [`Reader::cursor`] misses nothing
+//!   and gets nothing twice.
+//! * Coming back is always by cursor, once there is one. So a history that was abandoned in the meantime is an error
+//!   and never a silent skip.
 //! * Nothing is read ahead of the caller but what one read from the socket brings; a slow caller slows the daemon's
 //!   sending down, nothing else.
 
@@ -61,8 +61,8 @@ pub struct Reader {
     ended: bool,
 }
 
-/// A connection that is being made: it is the reader's, and not that of a call which may be dropped. (A lock makes what can be
-/// sent something that can be shared; nobody takes it.)
+/// A connection that is being made: it is the reader's, and not that of a call which may be dropped. (The lock makes a
+/// `Send` type `Sync`; no code takes it.)
 struct Opening(Mutex<Pin<Box<Attempt>>>);
 
 type Attempt = dyn Future<Output = Result<Opened, ReadError>> + Send;
@@ -84,7 +84,7 @@ impl Opening {
         })))
     }
 
-    /// Cancel safe: the next call goes on.
+    /// Cancel safe: the next call continues.
     async fn end(&mut self) -> Result<Opened, ReadError> {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner).await
     }
@@ -132,11 +132,11 @@ impl Reader {
     /// The next event; nothing at the end. While following there is an end only if a limit was set.
     ///
     /// # Errors
-    /// Why the read ended; the next call then gives nothing. A following reader connects again by itself, for
-    /// [`reconnect_timeout`](ReaderBuilder::reconnect_timeout) at most; any other error is told at once.
+    /// The reason why the read ended; the next call then gives nothing. A following reader connects again by itself,
+    /// for [`reconnect_timeout`](ReaderBuilder::reconnect_timeout) at most; any other error is reported at once.
     ///
     /// # Cancel safety
-    /// Dropped before it is done, nothing is lost: the next call goes on where this one was.
+    /// Dropped before it is done, nothing is lost: the next call continues where this one was.
     pub async fn next(&mut self) -> Result<Option<Event>, ReadError> {
         while !self.ended {
             let step = match &mut self.source {
@@ -192,7 +192,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Where to go on another time: after what the last event gave. Nothing before the first.
+    /// The place to resume from later: after what the last event gave. Nothing before the first.
     #[must_use]
     pub const fn cursor(&self) -> Option<Cursor> {
         self.cursor
@@ -204,7 +204,7 @@ impl Reader {
         self.log_id
     }
 
-    /// What the daemon said about itself and its log at the last greeting; nothing over gRPC, where reading has none.
+    /// The daemon's description of itself and its log at the last greeting; nothing over gRPC, where reading has none.
     #[must_use]
     pub const fn log(&self) -> Option<&LogInfo> {
         self.log.as_ref()

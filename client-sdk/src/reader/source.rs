@@ -23,7 +23,7 @@ pub(super) struct Opened {
     pub(super) log: Option<LogInfo>,
 }
 
-/// What comes next, and where that leaves the reader.
+/// The next event, and the reader's place after it.
 #[derive(Debug)]
 pub(super) enum Next {
     Event {

@@ -1,4 +1,4 @@
-//! What the board says of the appends in a ring, and who is told.
+//! Reports of the completion page on the appends in a ring, and their notification.
 
 use std::sync::atomic::Ordering;
 use std::task::Waker;
@@ -15,13 +15,13 @@ use crate::{
 };
 
 impl RingHandle {
-    /// Looks at the board and tells those whose level is reached. True when anybody was told.
+    /// Reads the completion page and notifies the waiters whose level is reached. True when any waiter was notified.
     pub(crate) fn pump(&self) -> bool {
         let mut covered = Vec::new();
         let mut settled = Settled::default();
         let look = self.ring.look();
         let (watermarks, refusals) = (look.watermarks(), look.refused());
-        // The answers are those of its board; there may be another one by the time that they are told.
+        // The answers are those of its completion page; there may be another one by the time that they are delivered.
         let log = log_of(&look);
         {
             let mut waiting = lock(&self.waiting);
@@ -32,7 +32,8 @@ impl RingHandle {
                 completions.settle(&watermarks, refusals, answer, |append| is_refused(&look, append), &mut settled);
             }
             queues.covered(&watermarks, &mut covered);
-            // A refusal is final when it is there: no level is waited for. It is on the board before the mark that covers it.
+            // A refusal is final when it is there: no level is waited for. It is on the page before the watermark that
+            // covers it.
             let refused = refusals.min(watermarks.received);
             let looked = self.looked.load(Ordering::Acquire);
             if looked < refused {
@@ -64,7 +65,7 @@ impl RingHandle {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Where an append is whose mark has passed it, or why it is not.
+    /// The place of an append that a watermark has passed, or the reason why it has none.
     fn place(&self, look: &Look<'_>, append: u64) -> Result<Option<(u32, u64)>, AppendError> {
         let Some(answer) = look.answer(append) else {
             if append < look.refused() {
@@ -74,7 +75,7 @@ impl RingHandle {
             if append < look.first()
                 && let Some(Other { before, .. }) = self.other().filter(|other| other.before != log_of(look).0)
             {
-                // It was given back before there was this board, and its log is not the one that has it.
+                // It was given back before this completion page existed, and its log is not the one that has it.
                 return Err(AppendError::LogChanged { before, now: log_of(look).0 });
             }
             // It is as safe as was asked for; where it lies was overwritten by later answers.
@@ -95,7 +96,8 @@ impl RingHandle {
                 let mut error = ErrorInfo::new(code, text);
                 error.record_index = (code == ErrorCode::BadRecord || code == ErrorCode::RecordTooLarge)
                     .then(|| u32::try_from(answer.detail).unwrap_or(u32::MAX));
-                // A level that is known not to be there is refused before the ring: this one was there when it was pushed.
+                // A level that is known not to be there is refused before the ring: this one was there when it was
+                // pushed.
                 error.maybe_written |= append < self.met.load(Ordering::Acquire) || code == ErrorCode::LevelUnreachable;
                 let maybe_written = error.maybe_written;
                 Err(AppendError::Refused { error: Box::new(error), maybe_written })
@@ -105,14 +107,14 @@ impl RingHandle {
 
     /// The outcome of an append that was pushed, if it is there.
     pub(super) fn outcome(&self, append: u64) -> Option<Result<Receipt, AppendError>> {
-        // The board is looked at before this lock is taken, or after: who pumps has it the other way round.
-        // (A waker goes without the lock, too: what it drops may be another ticket.)
+        // The completion page is read before this lock is taken, or after: `pump` takes them the other way round. (A
+        // waker is dropped without the lock, too: what it drops may be another ticket.)
         let taken = lock(&self.waiting).completions.take(append);
         let (outcome, _waker) = taken?;
         Some(outcome.map(Receipt::from))
     }
 
-    /// As [`RingHandle::outcome`], with a look at the board.
+    /// As [`RingHandle::outcome`], with a look at the completion page.
     pub(super) fn outcome_now(&self, append: u64) -> Option<Result<Receipt, AppendError>> {
         self.outcome(append).or_else(|| {
             self.pump();
@@ -120,7 +122,8 @@ impl RingHandle {
         })
     }
 
-    /// Wakes whoever polls for it. What was to be woken before goes without the lock, for it is somebody else's.
+    /// Wakes the task that polls for it. The waker that was set before is dropped without the lock, for it is foreign
+    /// code.
     pub(super) fn set_waker(&self, append: u64, waker: &Waker) {
         let before = lock(&self.waiting).completions.set_waker(append, waker);
         drop(before);
@@ -145,7 +148,7 @@ impl RingHandle {
         }
     }
 
-    /// An error that nobody has heard yet.
+    /// An unreported error.
     pub(crate) fn take_undelivered(&self) -> Option<AppendError> {
         lock(&self.undelivered).take()
     }
@@ -155,17 +158,18 @@ impl RingHandle {
         self.last.load(Ordering::Acquire)
     }
 
-    /// Whether every append below has its outcome.
+    /// True if every append below has its outcome.
     pub(crate) fn is_answered_below(&self, append: u64) -> bool {
         lock(&self.waiting).oldest().is_none_or(|oldest| oldest >= append)
     }
 
-    /// Whether all that was put into it, at whatever level, was given back: then it is `written`.
+    /// True if all that was put into it, at whatever level, was given back: then it is `written`.
     pub(crate) fn is_drained(&self) -> bool {
         self.ring.unreleased() == 0
     }
 
-    /// Why the daemon takes nothing of it for now, where it says so. What is in it waits, and what is not is not written.
+    /// Why the daemon takes nothing of it for now, where it says so. What is in it waits, and what is not is not
+    /// written.
     pub(crate) fn refused_for_now(&self) -> Option<ErrorInfo> {
         let code = ErrorCode::from_number(u16::try_from(self.ring.waits()?).unwrap_or(u16::MAX));
         let text = match code {
@@ -187,7 +191,8 @@ impl RingHandle {
         Some(error)
     }
 
-    /// Why what waits for its answer goes no further, as far as the board tells; nothing where nothing waits.
+    /// The reason why what waits for its answer goes no further, as far as the completion page says; nothing if nothing
+    /// waits.
     pub(crate) fn why_waiting(&self) -> Option<String> {
         if let Some(error) = self.refused_for_now() {
             return Some(error.to_string());

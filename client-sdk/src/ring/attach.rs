@@ -13,17 +13,17 @@ use crate::{ConnectError, connection::Framed};
 /// The one RING of a connection, or the second where the first named a ring that is gone.
 const REQUEST: u32 = 1;
 
-/// What the daemon says.
+/// Answer of the daemon.
 pub(crate) enum Asked {
     /// A new ring.
     New { id: RingId, ring: Box<Producer>, other_clock: bool },
-    /// The new board of the ring that we have.
+    /// The new completion page of the attached ring.
     Known { completion_page: OwnedFd },
     /// None, and why.
     Refused(ErrorInfo),
 }
 
-/// Asks for a ring, or to go on with one, on a connection that was just greeted.
+/// Asks for a ring, or to resume one, on a connection that was just greeted.
 pub(crate) async fn ask(framed: &mut Framed, known: Option<RingId>) -> Result<Asked, ConnectError> {
     let wanted = RingWanted { request_id: REQUEST, known, clock_ns: clock::now(), bytes: 0 };
     framed.write(|buf| wanted.encode(buf));
@@ -36,7 +36,7 @@ pub(crate) async fn ask(framed: &mut Framed, known: Option<RingId>) -> Result<As
                 return Err(framed.refused(error));
             }
             Frame::Error(ErrorFrame { error, .. }) => return Ok(Asked::Refused(error)),
-            // Watermarks are told also when nobody waits.
+            // Watermarks are reported also without a waiter.
             Frame::Watermark(_) => {}
             other => return Err(framed.protocol(format!("{:?} where RING_GIVEN belongs", other.kind()))),
         }

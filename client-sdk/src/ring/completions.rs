@@ -1,17 +1,17 @@
-//! What is due to the tickets of appends that went into the ring in their caller's thread.
+//! Outcomes due to the tickets of appends that went into the ring in their caller's thread.
 //!
 //! A log call must be cheap, so an append leaves no more here than a small entry in a row by its number: no channel, no
-//! allocation. Whoever looks at the board settles all entries that it covers; a ticket then fetches its own.
+//! allocation. A look at the completion page settles all entries that it covers; a ticket then fetches its own.
 //!
-//! What must hold:
-//! - An entry is there until its ticket has fetched the outcome or was dropped, and its answer is taken off the board
-//!   before a later append's can take its place (the port looks well before).
+//! Invariants:
+//! - An entry is there until its ticket has fetched the outcome or was dropped. Its answer is taken off the completion
+//!   page before a later append's can take its place (the ring handle looks well before).
 //! - The row is as long as the ring at most (twice its slots); what is older and still has a ticket lies beside it.
 //! - Threads come here in another order than to the ring: what comes late is settled by the next look all the same.
-//! - A waker is kept for as long as its append waits for its outcome, or has one that was not fetched. It is somebody else's
-//!   code that runs when one is dropped, which may come here again: none is dropped here, under the lock.
-//! - An outcome is of the log whose board told it, however late its ticket fetches it.
-//! - What a log call does here does not grow with the tickets that are held: those that were answered are walked by nobody.
+//! - A waker is stored for as long as its append waits for its outcome, or has one that was not fetched. Its drop runs
+//!   foreign code, which may come here again: none is dropped here, under the lock.
+//! - An outcome is of the log whose completion page reported it, however late its ticket fetches it.
+//! - The work of a log call here does not grow with the tickets that are held: no call walks the answered ones.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
@@ -25,7 +25,7 @@ use crate::AppendError;
 /// One append.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Completion {
-    /// Nobody waits for it, or it is over.
+    /// It has no waiter, or it is over.
     #[default]
     None,
     Pending {
@@ -54,14 +54,14 @@ impl Completion {
 
 #[cfg(test)]
 thread_local! {
-    /// How many entries this thread has looked at for whether they wait.
+    /// Number of entries that this thread has checked for a waiter.
     pub(super) static ENTRIES_EXAMINED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
 /// A log, and the epoch in which it was.
 pub(super) type Log = (LogId, u32);
 
-/// What became of an append that has its level.
+/// Outcome of an append that has its level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reached {
     /// Epoch and offset, if they are known.
@@ -69,7 +69,7 @@ pub(super) struct Reached {
     /// Records.
     pub(super) count: u32,
     pub(super) level: AckLevel,
-    /// Whose board has told it.
+    /// The log whose completion page reported it.
     pub(super) log: Log,
 }
 
@@ -81,15 +81,15 @@ pub(crate) struct Asked {
     pub(crate) level: AckLevel,
 }
 
-/// What a look has settled.
+/// Result of a look: what it settled.
 #[derive(Debug, Default)]
 pub(super) struct Settled {
     /// Records that have their level, and that will not.
     pub(super) acked: u64,
     pub(super) failed: u64,
-    /// An error that nobody holds a ticket for.
+    /// An error of an append without a ticket.
     pub(super) undelivered: Option<AppendError>,
-    /// Who is to be woken.
+    /// The wakers to wake.
     pub(super) wakers: Vec<Waker>,
 }
 
@@ -107,19 +107,19 @@ pub(super) struct Completions {
     row: VecDeque<Completion>,
     /// The longest row.
     row_len_max: usize,
-    /// What came late, or was not fetched for long.
+    /// Outcomes that came late, or were not fetched for long.
     overflow: BTreeMap<u64, Completion>,
     /// Those beside that wait: few, where of the others there may be as many as tickets.
     overflow_waiting: BTreeSet<u64>,
     errors: HashMap<u64, AppendError>,
-    /// The log of the board that was looked at last. What was told by the board of another one before, and was not fetched,
-    /// lies in `elsewhere`: nothing, mostly.
+    /// The log of the completion page that was read last. An outcome that another page reported before, and that was
+    /// not fetched, lies in `elsewhere`: nothing, mostly.
     log: Log,
     elsewhere: HashMap<u64, Log>,
     wakers: HashMap<u64, Waker>,
-    /// How many wait, by level.
+    /// Number of waiting appends, by level.
     waiting: [usize; 3],
-    /// All below were looked at when the mark of the level came there.
+    /// All below were looked at when the watermark of the level came there.
     seen: [u64; 3],
     /// All below were looked at for refusals.
     looked: u64,
@@ -157,12 +157,12 @@ impl Completions {
         }
     }
 
-    /// How many wait.
+    /// Number of waiting appends.
     pub(super) fn len(&self) -> usize {
         self.waiting.iter().sum()
     }
 
-    /// Entries that are kept.
+    /// Stored entries.
     #[cfg(test)]
     pub(super) fn entries(&self) -> usize {
         self.row.len() + self.overflow.len()
@@ -263,7 +263,7 @@ impl Completions {
         Some((outcome, self.take_waker(append)))
     }
 
-    /// Its ticket was dropped: gives an error that nobody has heard, and who was to be woken.
+    /// Its ticket was dropped: returns an unreported error, and the waker that was set.
     pub(super) fn release_ticket(&mut self, append: u64) -> (Option<AppendError>, Option<Waker>) {
         let waker = self.take_waker(append);
         let error = match self.get(append) {
@@ -280,7 +280,7 @@ impl Completions {
         (error, waker)
     }
 
-    /// Who is woken when the append has its outcome; gives who was to be before.
+    /// Sets the waker for the outcome of the append; returns the one before.
     pub(super) fn set_waker(&mut self, append: u64, waker: &Waker) -> Option<Waker> {
         match self.wakers.get(&append) {
             Some(known) if known.will_wake(waker) => None,
@@ -306,14 +306,14 @@ impl Completions {
         self.overflow_waiting.first().copied().or(Some(self.open).filter(|open| *open < self.end()))
     }
 
-    /// Whether a look at these watermarks would settle anything. Cheap; may say yes for nothing.
+    /// True if a look at these watermarks would settle anything. Cheap; may be true for nothing.
     pub(super) fn has_news(&self, watermarks: &Watermarks, refused: u64) -> bool {
         let covered =
             |level: AckLevel| self.waiting[index(level)] > 0 && watermark(watermarks, level) > self.seen[index(level)];
         LEVELS.into_iter().any(covered) || (self.len() > 0 && self.looked < refused.min(watermarks.received))
     }
 
-    /// What is settled from now on is told by the board of this log.
+    /// Sets the log whose completion page reports what is settled from now on.
     pub(super) fn set_log(&mut self, log: Log) {
         if log.0 != self.log.0 {
             let row = (self.base..)
@@ -326,8 +326,8 @@ impl Completions {
         self.log = log;
     }
 
-    /// Settles what the watermarks cover, and what was refused. `answer` reads the board: the place of an append, or why it has
-    /// none; `is_refused` says whether it was.
+    /// Settles what the watermarks cover, and what was refused. `answer` reads the completion page: the place of an
+    /// append, or why it has none; `is_refused` says whether it was.
     pub(super) fn settle(
         &mut self,
         watermarks: &Watermarks,
@@ -336,7 +336,8 @@ impl Completions {
         is_refused: impl Fn(u64) -> bool,
         settled: &mut Settled,
     ) {
-        // A refusal is final when it is there: no level is waited for. It is on the board before the mark that covers it.
+        // A refusal is final when it is there: no level is waited for. It is on the page before the watermark that
+        // covers it.
         let refused = refused.min(watermarks.received);
         if self.looked < refused {
             let range = std::mem::replace(&mut self.looked, refused)..refused;
@@ -408,7 +409,7 @@ impl Completions {
         }
     }
 
-    /// The board is a new one, which says nothing of what came before.
+    /// The completion page is a new one, which says nothing of what came before.
     pub(super) fn completion_page_replaced(&mut self) {
         (self.seen, self.looked) = ([0; 3], 0);
     }

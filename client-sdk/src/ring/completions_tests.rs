@@ -11,7 +11,7 @@ use clad_shm::Watermarks;
 
 const LOG: Log = (LogId::from_bytes([7; 16]), 1);
 
-/// What is known of an append by the plain account.
+/// Known state of an append in the plain account.
 #[derive(Clone, Debug, PartialEq)]
 enum Known {
     Waits { held: bool, level: AckLevel },
@@ -195,8 +195,8 @@ fn a_ticket_that_nobody_fetches_costs_its_own_entry_alone() {
     assert_eq!(both.completions.len(), 0);
 }
 
-/// A program may keep all its tickets and await them later: its log calls cost no more for it, whether all that lie beside the
-/// row are answered, or one in the middle of them waits.
+/// A program may keep all its tickets and await them later: its log calls cost no more for it, whether all that lie
+/// beside the row are answered, or one in the middle of them waits.
 #[test]
 fn a_log_call_looks_at_no_ticket_that_was_answered_before() {
     const UNFETCHED_TICKETS: u64 = 100_000;
@@ -225,7 +225,7 @@ impl Wake for Nobody {
     fn wake(self: Arc<Self>) {}
 }
 
-/// Who polls a ticket may find nothing, the outcome come by another's look, and only then the waker be there.
+/// A poll of a ticket may find nothing, the outcome come by another look, and only then the waker be there.
 #[test]
 fn no_waker_remains_when_its_ticket_is_over() {
     let nobody = Arc::new(Nobody);

@@ -25,10 +25,10 @@ use crate::{
     session::{Append, unreachable_level},
 };
 
-/// How long the port's thread sleeps at most before it looks whether it is still wanted.
+/// The longest sleep of the ring handle's thread before it checks that it is still wanted.
 const WATCH_INTERVAL_NS: u64 = 1_000_000_000;
 
-/// What became of a post.
+/// Result of a post.
 pub(crate) enum Posted {
     /// It is in the ring.
     Done,
@@ -38,11 +38,11 @@ pub(crate) enum Posted {
     Forked(Append, Claim),
 }
 
-/// What became of a push that has no receipt at once.
+/// Result of a push that has no receipt at once.
 pub(crate) enum Pushed {
     /// It is in the ring: what is due for it.
     Pending(RingTicket),
-    /// It will never be in the ring, or nobody will hear of it, and that is its outcome.
+    /// It will never be in the ring, or its outcome will never be known, and that is its outcome.
     Ended(AppendError),
     /// There is no room for it now, or no ring any more: it must wait.
     Wait,
@@ -78,7 +78,7 @@ impl<'a> Pushing<'a> {
     }
 }
 
-/// Who waits: for what was pushed, and for what came through the queue.
+/// Waiters: for what was pushed, and for what came through the queue.
 #[derive(Debug)]
 pub(super) struct Waiters {
     pub(super) completions: Completions,
@@ -95,14 +95,14 @@ impl Waiters {
     }
 }
 
-/// The log of the newest board, and of the one before.
+/// The log of the newest completion page, and of the one before.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Other {
     pub(super) now: LogId,
     pub(super) before: LogId,
 }
 
-/// Numbers for ports, all of a process.
+/// Numbers for ring handles, all of a process.
 static NEXT_HANDLE_NUMBER: AtomicU64 = AtomicU64::new(1);
 
 /// See the module.
@@ -118,8 +118,8 @@ pub(crate) struct RingHandle {
     /// The one that it has now, where that is or was another one after it came back, and the one that it had before. (A
     /// receipt looks here without a lock for as long as there is none, and never sees a part of an id.)
     other_log: OnceLock<RwLock<Other>>,
-    /// What the log offers at most, which is what appends without a level of their own ask for. A code: another daemon may
-    /// offer another.
+    /// The highest level that the log offers, which appends without a level of their own ask for. A code: another
+    /// daemon may offer another.
     highest: AtomicU8,
     pub(super) waiting: Mutex<Waiters>,
     /// One past the last append of which a ticket is due: for flushes.
@@ -129,12 +129,12 @@ pub(crate) struct RingHandle {
     /// Appends below it were in the ring when another daemon came to it: what that one refuses, the one before may have
     /// stored.
     pub(super) met: AtomicU64,
-    /// Somebody waits for the board, so that the thread has to.
+    /// The completion page has a waiter, so that the thread has to wait.
     wanted: AtomicBool,
     over: AtomicBool,
     thread: Mutex<Option<Thread>>,
     pub(super) counters: Arc<Counters>,
-    /// An append ended with this and nobody was there to hear it.
+    /// An append ended with this and had no listener.
     pub(super) undelivered: Mutex<Option<AppendError>>,
     /// Woken by the thread when something was answered.
     answered: Arc<Notify>,
@@ -183,7 +183,7 @@ impl RingHandle {
         }
     }
 
-    /// No other port of this process has it; never 0.
+    /// No other ring handle of this process has it; never 0.
     #[inline]
     pub(crate) fn number(&self) -> u64 {
         self.number
@@ -222,13 +222,13 @@ impl RingHandle {
                 self.resolve(claim, count, Err(error));
                 Posted::Done
             }
-            // Full, closed, or the space was given up under us: nothing of it is in the ring.
+            // Full, closed, or the drain abandoned the space meanwhile: nothing of it is in the ring.
             Err(_) => Posted::Wait(append, claim),
         }
     }
 
-    /// Puts an append into the ring in its caller's thread. Never waits. Gives the receipt where no more is asked for than
-    /// that, which is to be counted. Else [`RingHandle::settle`] is to follow. It was counted as submitted.
+    /// Puts an append into the ring in its caller's thread. Never waits. Gives the receipt where no more is asked for
+    /// than that, which is to be counted. Else [`RingHandle::settle`] is to follow. It was counted as submitted.
     #[inline(always)]
     pub(crate) fn push(&self, payload: Pushing<'_>, level: Option<AckLevel>) -> Result<Receipt, Unsettled> {
         let Pushing { bytes, known, count } = payload;
@@ -245,8 +245,7 @@ impl RingHandle {
         }
     }
 
-    /// What becomes of a push of so many records that has no receipt at once; counts it, but where it must wait, or is a
-    /// fork's.
+    /// Settles a push of so many records that has no receipt at once; counts it, unless it must wait, or is a fork's.
     pub(crate) fn settle(self: &Arc<Self>, unsettled: Unsettled, count: u32, book: Book<'_>) -> Pushed {
         let error = match unsettled {
             Unsettled::Asked(asked) => {
@@ -283,14 +282,15 @@ impl RingHandle {
         Pushed::Pending(RingTicket::new(self.clone(), append))
     }
 
-    /// An answer is kept for as many appends as the ring has slots: it is to be fetched well before.
+    /// An answer is stored for as many appends as the ring has slots: it is to be fetched well before.
     fn is_late(&self, waiting: &mut Waiters, append: u64) -> bool {
         let lag_max = u64::from(self.ring.shape().slots() / 2);
         waiting.oldest().is_some_and(|oldest| append.saturating_sub(oldest) >= lag_max)
     }
 
-    /// The answer may have come before it was waited for. Whoever polls looks at the board himself; the port's thread sleeps
-    /// until that changes. (The watermarks are not looked at for each append: the daemon writes them all the time.)
+    /// The answer may have come before it was waited for. A polling waiter reads the completion page itself; the ring
+    /// handle's thread sleeps until that changes. (The watermarks are not looked at for each append: the daemon writes
+    /// them all the time.)
     fn look_behind(&self, append: u64, level: AckLevel, late: bool) {
         if late || self.wanted.load(Ordering::Acquire) && watermark(&self.ring.watermarks(), level) > append {
             self.pump();
@@ -346,22 +346,22 @@ impl RingHandle {
         }
     }
 
-    /// How many appends wait for their answer.
+    /// Number of appends that wait for their answer.
     pub(crate) fn pending(&self) -> usize {
         lock(&self.waiting).len()
     }
 
-    /// Whether this process is a fork of the one that has the ring.
+    /// True if this process is a fork of the one that has the ring.
     pub(crate) fn is_forked(&self) -> bool {
         self.ring.is_forked()
     }
 
-    /// Whether nothing can be put into it any more.
+    /// True if nothing can be put into it any more.
     pub(crate) fn is_closed(&self) -> bool {
         self.ring.is_closed()
     }
 
-    /// Waits in the calling thread until the board has changed since `seen`, for at most `time`.
+    /// Waits in the calling thread until the completion page has changed since `seen`, for at most `time`.
     pub(crate) fn wait_change(&self, seen: Watermarks, time: Duration) {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let _ = self.ring.wait_change(seen, clock::now().saturating_add(nanos));
@@ -371,7 +371,7 @@ impl RingHandle {
         self.ring.watermarks()
     }
 
-    /// The board of a daemon that was started anew.
+    /// Attaches the completion page of a daemon that was started again.
     pub(crate) fn attach_completion_page(
         &self,
         completion_page: &std::os::fd::OwnedFd,
@@ -388,7 +388,7 @@ impl RingHandle {
         Ok(())
     }
 
-    /// Somebody waits: a thread looks at the board for him.
+    /// Called for a waiter: a thread reads the completion page for it.
     pub(crate) fn want(self: &Arc<Self>) {
         if self.wanted.swap(true, Ordering::AcqRel) {
             return;
@@ -399,21 +399,21 @@ impl RingHandle {
             None => {
                 let handle = self.clone();
                 let spawned = std::thread::Builder::new().name("clad-ring".to_owned()).spawn(move || handle.watch());
-                // Without it whoever polls looks himself; the next one tries again.
+                // Without it every poll reads the page itself; the next one tries again.
                 self.wanted.store(spawned.is_ok(), Ordering::Release);
                 *thread = spawned.ok().map(|spawned| spawned.thread().clone());
             }
         }
     }
 
-    /// A thread looks at the board for all that wait there now, if there are any.
+    /// A thread reads the completion page for all that wait there now, if there are any.
     pub(crate) fn want_for_waiting(self: &Arc<Self>) {
         if self.pending() > 0 {
             self.want();
         }
     }
 
-    /// The thread: sleeps on the board while somebody waits, else until somebody does.
+    /// The thread: sleeps on the completion page while there is a waiter, else until there is one.
     fn watch(&self) {
         while !self.over.load(Ordering::Acquire) {
             let seen = self.ring.watermarks();
@@ -425,19 +425,20 @@ impl RingHandle {
                 continue;
             }
             self.wanted.store(false, Ordering::Release);
-            // Whoever came in between finds it unwanted, and wakes this thread; or it finds him here.
+            // A waiter that came in between finds it unwanted, and wakes this thread; or this thread finds the waiter
+            // here.
             if self.pending() == 0 && !self.over.load(Ordering::Acquire) {
                 std::thread::park_timeout(Duration::from_nanos(WATCH_INTERVAL_NS));
             }
         }
     }
 
-    /// The ring is given up: nothing more goes in, and whoever waits is told why.
+    /// The ring is abandoned: nothing more goes in, and every waiter gets the reason.
     pub(crate) fn end(&self, error: &AppendError) {
         self.ring.close();
         self.pump();
         self.over.store(true, Ordering::Release);
-        // A thread that was putting something in comes to wait for it only now: it is told the same.
+        // A thread that was putting something in comes to wait for it only now: it gets the same error.
         let mut settled = Settled::default();
         let waiting = {
             let mut waiting = lock(&self.waiting);

@@ -1,4 +1,4 @@
-//! What no test from outside can bring about on purpose: a look between two steps of another thread.
+//! Cases that no test from outside can bring about on purpose: a look between two steps of another thread.
 
 use std::sync::Arc;
 use std::task::{Context, Wake, Waker};
@@ -54,7 +54,7 @@ fn claim() -> (Claim, OutcomeReceiver) {
     (Claim { waiters: Waiters::Whole(ticket), permit }, receiver)
 }
 
-/// The next answer, from whichever thread it comes; nobody looks at the board here.
+/// The next answer, from whichever thread it comes; no thread reads the completion page here.
 fn soon(outcome: OutcomeReceiver) -> Result<Receipt, AppendError> {
     let (sender, receiver) = std::sync::mpsc::sync_channel(1);
     std::thread::spawn(move || sender.send(outcome.blocking_recv()));
@@ -72,7 +72,7 @@ fn a_wait_in_a_closed_ring_ends_with_its_error() {
     let (claim_late, outcome) = claim();
     handle.posted(Waiting { append: 1, count: 1, level: AckLevel::Written, claim: claim_late });
     assert!(matches!(soon(outcome), Err(AppendError::Forgotten)));
-    // What comes after it is not put where nobody takes it: it waits for the next ring.
+    // What comes after it is not put where nothing takes it: it waits for the next ring.
     let (claim_after, _outcome) = claim();
     assert!(matches!(handle.post(append(), claim_after), Posted::Wait(..)) && handle.is_closed());
     assert_eq!(handle.pending(), 0);
@@ -85,7 +85,7 @@ fn what_waits_when_a_ring_is_shown_is_looked_after() {
     let shared = Shared::new(options).expect("a small group");
     let (waits, outcome) = claim();
     assert!(matches!(handle.post(append(), waits), Posted::Done));
-    // Whoever polls in this moment finds no ring, and looks no more.
+    // A poll in this moment finds no ring, and looks no more.
     shared.poll_completion_page();
     shared.set_ring_handle(Some(handle));
     assert!(matches!(drain.peek(clock::now()), Ok(Peek::Ready { .. })));
@@ -95,7 +95,7 @@ fn what_waits_when_a_ring_is_shown_is_looked_after() {
     assert_eq!(soon(outcome).expect("an ack").level, AckLevel::Written);
 }
 
-/// Into a ring that is full, and into one that is closed: who is told that it is posted finds it there.
+/// Into a ring that is full, and into one that is closed: an append that is reported as posted is there.
 #[test]
 fn posted_is_reported_only_for_what_is_in_the_ring() {
     let (mut drain, handle) = ring();
@@ -130,7 +130,7 @@ impl Wake for Task {
     fn wake(self: Arc<Self>) {}
 }
 
-/// What a waker drops is somebody else's, another ticket of the same ring for one: that comes to the lock again.
+/// The drop of a waker runs foreign code, for example another ticket of the same ring: that comes to the lock again.
 #[test]
 fn a_waker_is_dropped_without_the_lock() {
     let (mut drain, handle) = ring();
@@ -191,7 +191,8 @@ fn a_log_id_is_never_half_of_one_and_half_of_another() {
     });
 }
 
-/// The next daemon's end of the ring, with another log or the same; its board is the port's from now on.
+/// The next daemon's end of the ring, with another log or the same; its completion page is the ring handle's from now
+/// on.
 fn adopted(drain: &Drain, handle: &RingHandle, log: [u8; 16]) -> Drain {
     let fds = drain.client_fds();
     let own = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().expect("a descriptor");
@@ -211,7 +212,8 @@ fn write(drain: &mut Drain, epoch: u32) {
     }
 }
 
-/// A ticket that is asked late has its answer of the log that gave it, and one that the next log answers has it of that.
+/// A ticket that is asked late has its answer of the log that gave it, and one that the next log answers has it of
+/// that.
 #[test]
 fn a_receipt_that_is_fetched_late_names_the_log_that_has_the_record() {
     let (mut drain, handle) = ring();
@@ -229,7 +231,7 @@ fn a_receipt_that_is_fetched_late_names_the_log_that_has_the_record() {
     let mut next = adopted(&drain, &handle, [8; 16]);
     write(&mut next, 9);
     let receipt = |ticket: RingTicket| ticket.wait(Duration::ZERO, Duration::from_secs(60)).expect("written");
-    let waits = receipt(waits); // and the board of the other log was looked at
+    let waits = receipt(waits); // and the completion page of the other log was read
     let [first, second] = late.map(receipt);
     let receipts =
         [first, second, receipt(unseen), waits].map(|receipt| (receipt.log_id, receipt.epoch, receipt.first_offset));
@@ -237,8 +239,9 @@ fn a_receipt_that_is_fetched_late_names_the_log_that_has_the_record() {
     assert_eq!(receipts, [(log(7), 1, Some(40)), (log(7), 1, Some(41)), (log(7), 1, Some(42)), (log(8), 9, Some(43))]);
 }
 
-/// A thread that was stopped behind its push, while the record was written, its space given back, and the daemon exchanged for
-/// another: with the same log it has its receipt, with another one it is told which log has the record.
+/// A thread that was stopped behind its push, while the record was written, its space given back, and the daemon
+/// exchanged for another. With the same log it has its receipt; with another one it is notified which log has the
+/// record.
 #[test]
 fn what_a_lost_log_had_released_is_not_the_next_ones() {
     for other in [false, true] {

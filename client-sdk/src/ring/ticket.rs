@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use super::RingHandle;
 use crate::{AppendError, producer::Receipt};
 
-/// The outcome of an append that is in the ring. Dropped before it was fetched, an error is the next flush's to tell.
+/// The outcome of an append that is in the ring. If it is dropped before it was fetched, the next flush reports an
+/// error.
 #[derive(Debug)]
 pub(crate) struct RingTicket {
     handle: Arc<RingHandle>,
@@ -20,14 +21,14 @@ impl RingTicket {
         Self { handle, append, fetched: false }
     }
 
-    /// Waits in the calling thread; looks without sleeping for `spin`, then sleeps until the board changes, for `slice` at
-    /// a time.
+    /// Waits in the calling thread; looks without sleeping for `spin`, then sleeps until the completion page changes,
+    /// for `slice` at a time.
     pub(crate) fn wait(mut self, spin: Duration, slice: Duration) -> Result<Receipt, AppendError> {
         // A fork has the locks as they were.
         if self.handle.is_forked() {
             return Err(AppendError::Forked);
         }
-        // Who looked at the board before has settled others, too.
+        // An earlier look at the completion page has settled others, too.
         if let Some(outcome) = self.fetch(RingHandle::outcome) {
             return outcome;
         }
@@ -40,7 +41,7 @@ impl RingTicket {
             let now = Instant::now();
             match now - *start.get_or_insert(now) < spin {
                 true => std::thread::yield_now(),
-                // It may be told by another's look, or the ring end: then nothing on the board says so.
+                // Another look may settle it, or the ring end: then the completion page does not show it.
                 false => self.handle.wait_change(seen, slice),
             }
         }

@@ -1,4 +1,4 @@
-//! Who waits for which append of a ring.
+//! Waiters for the appends of a ring.
 
 use std::collections::VecDeque;
 
@@ -22,7 +22,7 @@ pub(super) struct Queues {
     received: VecDeque<Waiting>,
     written: VecDeque<Waiting>,
     durable: VecDeque<Waiting>,
-    /// Nobody waits here any more, for this reason.
+    /// The reason why nothing waits here any more.
     ended: Option<AppendError>,
 }
 
@@ -79,12 +79,12 @@ impl Queues {
         }
     }
 
-    /// Why nobody can wait here any more.
+    /// The reason why nothing can wait here any more.
     pub(super) const fn ended(&self) -> Option<&AppendError> {
         self.ended.as_ref()
     }
 
-    /// Gives all that wait; from now on nobody does.
+    /// Gives all that wait; from now on nothing does.
     pub(super) fn end(&mut self, error: &AppendError) -> Vec<Waiting> {
         self.ended.get_or_insert_with(|| error.clone());
         let mut all: Vec<Waiting> = self.received.drain(..).collect();

@@ -1,4 +1,4 @@
-//! What the daemon answers.
+//! Answers of the daemon.
 
 use super::{Broken, Known, Link, Session, Stage};
 use crate::{AppendError, producer::Receipt};
@@ -14,7 +14,7 @@ pub(super) fn slot(level: AckLevel) -> Option<usize> {
 }
 
 impl Link {
-    /// Whether everything below `end` in the link's epoch has reached a level.
+    /// True if everything below `end` in the link's epoch has reached a level.
     fn covers(&self, level: AckLevel, end: u64) -> bool {
         // Accepted is received.
         level <= AckLevel::Received
@@ -23,7 +23,8 @@ impl Link {
 }
 
 impl Known {
-    /// Offsets from `from` on were given up; whether some of them have receipts. What lies below may still be lost, later.
+    /// Abandons offsets from `from` on; returns true if some of them have receipts. What lies below may still be lost,
+    /// later.
     fn receipts_cut(&mut self, from: u64) -> bool {
         let cut = self.receipts_end.is_some_and(|(_, end)| end > from);
         if cut {
@@ -40,7 +41,7 @@ impl<W, F> Session<W, F> {
         if self.link.as_ref().is_some_and(|link| link.epoch < answer.epoch) {
             self.epoch_rose(answer.epoch, None);
         }
-        // An append that was given up in the meantime has no entry any more.
+        // An append that was abandoned in the meantime has no entry any more.
         let Some(at) = self.find(answer.first_seq) else { return Ok(()) };
         let (Some(link), Some(known), Some(entry)) = (&mut self.link, &mut self.known, self.entries.get_mut(at)) else {
             return Ok(());
@@ -70,7 +71,7 @@ impl<W, F> Session<W, F> {
         Ok(())
     }
 
-    /// All offsets below a mark have reached a level.
+    /// All offsets below a watermark have reached a level.
     pub(crate) fn watermark(&mut self, watermark: &Watermark, now: Instant) {
         let Some(link) = &self.link else { return };
         if watermark.epoch > link.epoch {
@@ -120,7 +121,7 @@ impl<W, F> Session<W, F> {
         self.trim();
     }
 
-    /// An append is not taken, or not kept.
+    /// An append is not taken, or not stored.
     pub(crate) fn refused(&mut self, answer: Refused, now: Instant) {
         let Some(at) = self.find(answer.first_seq) else { return };
         let (Some(link), Some(entry)) = (&mut self.link, self.entries.get_mut(at)) else { return };
@@ -144,7 +145,7 @@ impl<W, F> Session<W, F> {
         let gap = error.code == ErrorCode::SequenceGap;
         let expected = error.expected_sequence;
         let refusal = Box::new(error);
-        // Who came behind a refused one is refused for its sake, and has its reason.
+        // The appends behind a refused one are refused for its sake, and have its reason.
         let before = at.checked_sub(1).filter(|_| gap && !marked).and_then(|at| self.entries.get(at)?.refusal.clone());
         if let Some(entry) = self.entries.get_mut(at) {
             entry.refusal = Some(before.unwrap_or(refusal));
@@ -174,7 +175,7 @@ impl<W, F> Session<W, F> {
         self.check_receipts(expected);
     }
 
-    /// Whether everything that has a receipt is still there.
+    /// Checks that everything that has a receipt is still there.
     pub(super) fn check_receipts(&mut self, expected: u64) {
         if let Some(known) = &mut self.known
             && let Some((_, place)) = known.receipts_end.filter(|(end, _)| *end > expected)
@@ -193,10 +194,10 @@ impl<W, F> Session<W, F> {
         }
     }
 
-    /// The journal has recovered while we are connected: offsets from `first` on were given up and are given again.
+    /// The journal has recovered while we are connected: offsets from `first` on were abandoned and are given again.
     fn epoch_rose(&mut self, epoch: u32, first: Option<u64>) {
         let (Some(link), Some(known)) = (&mut self.link, &mut self.known) else { return };
-        // Only the epoch that follows directly tells where the one before was cut.
+        // Only the epoch that follows directly says where the one before was cut.
         let cut = first.filter(|_| link.epoch.checked_add(1) == Some(epoch)).unwrap_or(0);
         (link.epoch, link.epoch_first, link.watermarks) = (epoch, first, [0; 3]);
         known.epoch = epoch;

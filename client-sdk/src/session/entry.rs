@@ -4,7 +4,7 @@ use bytes::Bytes;
 use clad_proto::{AckLevel, ErrorInfo};
 use tokio::time::Instant;
 
-/// What was handed over. The bytes are made once.
+/// Records handed over. The bytes are made once.
 #[derive(Debug)]
 pub(crate) struct Append {
     pub(crate) payload: Bytes,
@@ -15,7 +15,7 @@ pub(crate) struct Append {
     pub(crate) submitted: Instant,
 }
 
-/// How far an append is.
+/// Progress of an append.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
     /// To be sent.
@@ -42,7 +42,7 @@ pub(super) struct Entry<W> {
     pub(super) lost: bool,
     /// It was last sent with the gap mark.
     pub(super) marked: bool,
-    /// What the daemon expected when it was last sent.
+    /// The sequence that the daemon expected when it was last sent.
     pub(super) expected: u64,
     /// The last refusal for now.
     pub(super) refusal: Option<Box<ErrorInfo>>,
@@ -70,7 +70,7 @@ impl<W> Entry<W> {
         self.lost || matches!(self.stage, Stage::Sent | Stage::Accepted { .. })
     }
 
-    /// It has its outcome: its memory is free, and whoever waits is given, once.
+    /// It has its outcome: its memory is free, and its waiter is given, once.
     pub(super) fn finish(&mut self) -> Option<W> {
         self.stage = Stage::Done;
         self.append.payload = Bytes::new();

@@ -5,13 +5,13 @@ use crate::AppendError;
 use tokio::time::Instant;
 
 impl<W, F> Session<W, F> {
-    /// Gives up what has waited too long through the trouble there is, and ends what need not wait for a connection.
+    /// Abandons what has waited too long through the trouble there is, and ends what need not wait for a connection.
     pub(crate) fn tick(&mut self, now: Instant) {
         if let Some((since, why)) = self.trouble.clone() {
             self.expire(since, &why, now);
         }
         if self.link.is_none() {
-            // Nobody to ask: this ends the flushes that need no asking, and gives nothing.
+            // There is no connection to ask: this ends the flushes that need no asking, and gives nothing.
             self.next_flush(now);
         }
     }
@@ -23,7 +23,7 @@ impl<W, F> Session<W, F> {
             if !due(entry.append.submitted) {
                 break; // they are in the order of their submits
             }
-            // What a live connection has is not ours to give up: its answer comes.
+            // An append that a live connection has is not abandoned here: its answer comes.
             if entry.stage == Stage::Queued || (self.link.is_none() && entry.stage != Stage::Done) {
                 overdue.push(at);
             }
@@ -43,8 +43,8 @@ impl<W, F> Session<W, F> {
         }
     }
 
-    /// Behind an append that a connection has and does not answer, others are given up for as long as that lasts. Those that
-    /// were never sent keep no place in the order; they lie together, as they came.
+    /// Behind an append that a connection has and does not answer, others are abandoned for as long as that lasts.
+    /// Those that were never sent have no place in the order; they lie together, as they came.
     fn drop_expired(&mut self, upto: usize) {
         let gone = |entry: &Entry<W>| entry.stage == Stage::Done && !entry.was_sent;
         let mut behind = (0..).zip(&self.entries).take(upto).skip(self.frontier);

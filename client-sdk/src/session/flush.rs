@@ -1,8 +1,8 @@
 //! Flushes: everything that was submitted before has reached a level.
 //!
-//! A flush waits until every append before it has its outcome; then, unless all of those ended at its level or higher
-//! anyway, it asks the daemon, and the watermark that answers must cover the last place that is known. Asking covers
-//! what was sent at level `none` on this connection; what was sent so on an earlier one was promised nothing.
+//! A flush waits until every append before it has its outcome. Then, unless all of those ended at its level or higher
+//! anyway, it asks the daemon, and the watermark that answers must cover the last known place. Asking covers what was
+//! sent at level `none` on this connection; what was sent so on an earlier one was promised nothing.
 
 use super::{Out, Outcome, Session};
 use crate::AppendError;
@@ -52,8 +52,8 @@ impl<W, F> Session<W, F> {
         });
     }
 
-    /// Lets go of the flushes that nobody waits for; not of what the daemon has, for its answer may be told once. Says how many
-    /// are left.
+    /// Releases the flushes without a waiter; not those that the daemon has, for their answer may be reported once.
+    /// Returns how many are left.
     pub(crate) fn prune_flushes(&mut self, is_abandoned: impl Fn(&F) -> bool) -> usize {
         self.flushes.retain(|flush| flush.is_sent() || !is_abandoned(&flush.waiter));
         self.flushes.len()
@@ -136,7 +136,7 @@ impl<W, F> Session<W, F> {
 
     pub(super) fn flush_ends(&mut self, at: usize, result: Result<(), AppendError>) {
         let Some(flush) = self.flushes.remove(at) else { return };
-        // Who is told that it was given up is not told of a loss: the next one is.
+        // A flush whose end is an abandonment is not notified of a loss: the next one is.
         let result = match result {
             Ok(()) if std::mem::take(&mut self.lost) => Err(AppendError::Lost),
             result => result,

@@ -1,7 +1,8 @@
 //! The session: what a producer has handed over and what it knows of it, over connections that come and go.
 //!
-//! A plain state machine. It is told what happens (submits, greetings, answers, the end of a connection, the time) and
-//! says what to send ([`Session::next_out`]) and who is to be told what ([`Session::outcomes`]). It does no I/O.
+//! A plain state machine. Its inputs are the events (submits, greetings, answers, the end of a connection, the time).
+//! Its outputs are what to send ([`Session::next_out`]) and the reports to the waiters ([`Session::outcomes`]). It does
+//! no I/O.
 //!
 //! # The life of an append
 //! ```text
@@ -12,48 +13,49 @@
 //! Its sequence is fixed when it comes in and never changes; so do its bytes. Whatever is sent again is sent under the
 //! same sequence, and the daemon answers with the offset that it has already, or stores it now: once, either way.
 //!
-//! # Holes, and who may carry the gap mark
+//! # Gaps, and the bearer of the gap mark
 //! The daemon stores a producer's records in the order of their sequences and expects the next one. An append that ends
-//! with an error for good leaves a hole behind which the daemon takes nothing, unless an append says that it jumps (the
+//! with an error for good leaves a gap behind which the daemon takes nothing, unless an append says that it jumps (the
 //! gap mark). The mark is dangerous: an append that jumps over one that is still to be stored makes that one unstorable
 //! for ever. Hence:
 //!
 //! 1. *Only the oldest append without an outcome carries the mark*, and only when its sequence is beyond what the
 //!    daemon expects. Everything before it has its outcome, so nothing is overtaken.
-//! 2. *After a refusal nothing is sent before everything in flight is answered.* What was sent behind a refused append
-//!    is refused too (`sequence_gap`): it comes back and goes out again in order. So an append is never in flight
-//!    twice on one connection, an answer always belongs to one sending, and what the daemon expects is known again:
-//!    it is in the refusal, or it is what it was before the refused append was sent.
+//! 2. *After a refusal nothing is sent before everything in flight is answered.* An append sent behind a refused one is
+//!    refused too (`sequence_gap`): it comes back and goes out again in order. So an append is never in flight twice on
+//!    one connection, and an answer always belongs to one sending. The daemon's expected sequence is known again: it is
+//!    in the refusal, or it is what it was before the refused append was sent.
 //!
 //! The obvious other way, to mark whatever follows a refusal at once, loses the race against a refusal for now of an
 //! append in between.
 //!
 //! An append of level `none` is not answered, not even with a refusal, and everything behind one that was dropped would
-//! be dropped in silence too. So what follows it carries the mark where rule 1 allows; where not, it goes without, and a
-//! `sequence_gap` that comes of it is answered as any other.
+//! be dropped in silence too. So what follows it carries the mark where rule 1 allows; where not, it goes without, and
+//! a `sequence_gap` that comes of it is answered as any other.
 //!
 //! # One that ends the connection
-//! A daemon, or what is between, may end a connection for the sake of one append and not say of which. Where only one is in
-//! flight it is that one, and it alone ends with that error. Else all that were in flight are sent again one at a time. An
-//! append of level `none` may be it, too, and is not sent again: while one was sent and nothing behind it accepted, nobody
-//! else is blamed.
+//! A daemon, or a part between, may end a connection for the sake of one append and not say of which. If only one is in
+//! flight it is that one, and it alone ends with that error. Else all that were in flight are sent again one at a time.
+//! An append of level `none` may be it, too, and is not sent again: while one was sent and nothing behind it accepted,
+//! no other is blamed.
 //!
 //! # Coming back
-//! WELCOME says the last sequence that is stored. What is behind it is sent again from the oldest on; what is before it
-//! too, unless a watermark of the same epoch covers it already: the daemon then answers with the offset it has.
+//! WELCOME says the last sequence that is stored. Appends behind it are sent again from the oldest on. Those before it
+//! are sent too, unless a watermark of the same epoch covers them already: the daemon then answers with the offset it
+//! has.
 //!
-//! A place (epoch, offset) that was told before is still good in a later epoch only if the history was not cut below
-//! it. A watermark tells where *its* epoch began, so that can be known for the epoch that follows directly, on one
-//! connection. Whoever missed an epoch cannot know: an offset may have been given up by the epoch missed and given
-//! again before the one seen. So after a reconnect into another epoch, and after a step of more than one, everything
-//! without an outcome is sent again. See `resume` for a log that changed and a producer that was forgotten.
+//! A place (epoch, offset) that was reported before is still good in a later epoch only if the history was not cut
+//! below it. A watermark says where *its* epoch began, so that can be known for the epoch that follows directly, on one
+//! connection. A client that missed an epoch cannot know: an offset may have been abandoned by the epoch missed and
+//! given again before the one seen. So after a reconnect into another epoch, and after a step of more than one,
+//! everything without an outcome is sent again. See `resume` for a log that changed and a producer that was forgotten.
 //!
 //! # May it be written
 //! "Maybe written" is said of an append that was in flight when a connection ended, or was accepted and then not
-//! confirmed, or refused with that word; once said it stays. Of everything else it is certain that it is not.
+//! confirmed, or refused with that word. Once said it stays. Any other append is certainly not written.
 //!
 //! # Bounds
-//! From the oldest append without an outcome on, at most `window` appends are sent, those of level `none` included: the
+//! From the oldest append without an outcome on, at most `window` appends are sent, those of level `none` included. The
 //! daemon remembers that many, so whatever is sent again is still known to it.
 
 mod answers;
@@ -76,24 +78,24 @@ use flush::FlushWait;
 use std::{collections::VecDeque, time::Duration};
 use tokio::time::Instant;
 
-/// What to send next.
+/// The next message to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Out {
     Append { head: AppendHead, payload: Bytes, again: bool },
     Flush { id: u32, level: AckLevel },
 }
 
-/// Who is to be told what. `W` waits for an append, `F` for a flush.
+/// A report for a waiter. `W` waits for an append, `F` for a flush.
 #[derive(Debug)]
 pub(crate) enum Outcome<W, F> {
     Append { waiter: W, count: u32, silent: bool, result: Result<Receipt, AppendError> },
     Flush { waiter: F, result: Result<(), AppendError> },
 }
 
-/// A peer that breaks the protocol; the connection cannot go on.
+/// A peer that breaks the protocol; the connection cannot continue.
 pub(crate) type Broken = &'static str;
 
-/// What holds for the connection that there is.
+/// State of the current connection.
 #[derive(Debug)]
 struct Link {
     epoch: u32,
@@ -115,7 +117,7 @@ struct Link {
     watermarks: [u64; 3],
 }
 
-/// What is known of the log, over connections.
+/// State of the log, over connections.
 #[derive(Debug, Clone, Copy)]
 struct Known {
     log_id: LogId,
@@ -151,18 +153,18 @@ pub(crate) struct Session<W, F> {
     flush_id: u32,
     /// The lowest level at which something ended well since the last flush.
     unflushed: Option<AckLevel>,
-    /// How many appends ended well.
+    /// Number of appends that ended well.
     resolved: u64,
     backoff: Backoff,
     not_before: Option<Instant>,
     /// Since when nothing goes forward, and why.
     trouble: Option<(Instant, String)>,
-    /// What lies before this index is sent one at a time: one of it has ended a connection.
+    /// Appends before this index are sent one at a time: one of them has ended a connection.
     single_in_flight_below: Option<u64>,
     /// Records with a receipt are gone after a crash; the next flush says so.
     lost: bool,
-    /// The lowest level at which something ended well, and no flush has covered it, in a log that another has taken the place
-    /// of, or in an epoch before this one of a log that has forgotten us.
+    /// The lowest level at which something ended well, and no flush has covered it, in a log that another has taken the
+    /// place of, or in an epoch before this one of a log that has forgotten us.
     left_behind: Option<AckLevel>,
     pub(crate) outcomes: Vec<Outcome<W, F>>,
 }
@@ -200,7 +202,7 @@ impl<W, F> Session<W, F> {
         self.entries.push_back(Entry::new(index, append, waiter));
     }
 
-    /// True when nobody waits for anything.
+    /// True when nothing waits for anything.
     pub(crate) fn is_idle(&self) -> bool {
         self.entries.is_empty() && self.flushes.is_empty()
     }
@@ -210,7 +212,7 @@ impl<W, F> Session<W, F> {
         self.entries.len()
     }
 
-    /// Whether an answer to something that was sent is still to come.
+    /// True if an answer to something that was sent is still to come.
     pub(crate) fn awaits_answers(&self) -> bool {
         self.link.is_some() && (self.frontier > 0 || self.flushes.iter().any(FlushWait::is_sent))
     }
@@ -246,7 +248,7 @@ impl<W, F> Session<W, F> {
         }
     }
 
-    /// Lets go of what has its outcome at the front. Indices into `entries` are stale after this.
+    /// Releases what has its outcome at the front. Indices into `entries` are stale after this.
     fn trim(&mut self) {
         while self.entries.front().is_some_and(|entry| entry.stage == Stage::Done) {
             self.entries.pop_front();

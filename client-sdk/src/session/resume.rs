@@ -4,15 +4,15 @@
 //!
 //! | what it says | what it means | appends that may be written | the others |
 //! |---|---|---|---|
-//! | nothing was ever sent to this log | the first connection, or the id goes on | | sequences start where the log has them |
+//! | nothing was ever sent to this log | first connection, or resumed id | | sequences start where the log has them |
 //! | the same log knows us | a crash or a cut, or nothing at all | sent again, answered or stored | sent |
-//! | the same log knows nothing of us, and all that we know of was given up by a new epoch | a crash | sent again | sent |
-//! | the same log knows nothing of us, though it must still have some of it | we were forgotten | error, maybe written | sent, jumping where they must |
+//! | the same log knows nothing of us; a new epoch abandoned all that we know of | a crash | sent again | sent |
+//! | the same log knows nothing of us, but must still have some | we were forgotten | error, maybe written | sent, with jumps where needed |
 //! | another log | the folder was replaced | error, maybe written | sent, from that log's own sequence on |
-//! | more than was ever sent | somebody else uses our id | the producer ends | the producer ends |
+//! | more than was ever sent | another process uses our id | the producer ends | the producer ends |
 //!
-//! Forgotten means that the daemon cannot tell a resend from something new: to send what may be stored could store it
-//! twice.
+//! Forgotten means that the daemon cannot distinguish a resend from something new: to send what may be stored could
+//! store it twice.
 
 use super::{Entry, Known, Link, Session, Stage};
 use crate::AppendError;
@@ -79,12 +79,13 @@ impl<W, F> Session<W, F> {
         let Some(known) = self.known.filter(|known| known.log_id != welcome.log_id) else { return };
         let (before, now): (LogId, LogId) = (known.log_id, welcome.log_id);
         self.fail_maybe_written(&AppendError::LogChanged { before, now });
-        // Receipts were given for the other log; nothing of them can be lost in this one, and nothing of them gets any safer.
+        // Receipts were given for the other log; nothing of them can be lost in this one, and nothing of them gets any
+        // safer.
         self.known = None;
         self.leave_behind();
     }
 
-    /// What has a receipt gets no further that anybody could tell of.
+    /// Leaves the appends that have a receipt: no further progress of them can be reported.
     fn leave_behind(&mut self) {
         if let Some(level) = self.unflushed.take() {
             self.left_behind = Some(self.left_behind.map_or(level, |before| before.min(level)));
@@ -93,7 +94,7 @@ impl<W, F> Session<W, F> {
 
     fn compare_sequences(&mut self, welcome: &Welcome, expected: u64) -> Result<(), SharedProducer> {
         let Some(Known { sent_end: Some(sent_end), first_place, epoch, .. }) = self.known else {
-            // Nothing of ours was ever sent to this log: go on where it has this producer.
+            // Nothing of ours was ever sent to this log: resume where it has this producer.
             let first = self.entries.front().map_or(self.next_index, |entry| entry.index);
             self.base = expected.wrapping_sub(first);
             return Ok(());
@@ -113,13 +114,14 @@ impl<W, F> Session<W, F> {
                     } else {
                         self.fail_maybe_written(&AppendError::Forgotten);
                         if given_up.is_some() {
-                            self.leave_behind(); // in epochs of which we are not told all, and nobody knows us who could
+                            self.leave_behind(); // in epochs that are not all reported, and the log does not know us
                         }
                     }
                 }
                 if let Some(known) = &mut self.known {
                     known.first_place = None;
-                    // What it expects says nothing of them any more; where they are does, should that be given up.
+                    // The daemon's expected sequence says nothing of them any more; their places do, should those be
+                    // abandoned.
                     known.receipts_end = known.receipts_end.map(|(_, place)| (0, place));
                 }
             }
@@ -136,7 +138,7 @@ impl<W, F> Session<W, F> {
         self.trim();
     }
 
-    /// The connection ends for the sake of an append; [`Self::disconnected`] is still to be told.
+    /// The connection ends for the sake of an append; [`Self::disconnected`] is still to be called.
     pub(crate) fn ended_by_append(&mut self, error: &ErrorInfo) {
         let Some(link) = &self.link else { return };
         let is_sent = |(_, entry): &(usize, &Entry<W>)| entry.stage == Stage::Sent;

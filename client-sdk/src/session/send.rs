@@ -1,4 +1,4 @@
-//! What to send next.
+//! The next message to send.
 
 use super::{Out, Session, Stage, flush::unreachable_level};
 use crate::{AppendError, producer::Receipt};
@@ -6,7 +6,8 @@ use clad_proto::{AckLevel, frame::AppendHead};
 use tokio::time::Instant;
 
 impl<W, F> Session<W, F> {
-    /// What to send next; nothing when there is nothing, or it must wait. Ask again after every answer and every timer.
+    /// The next message to send; nothing when there is nothing, or it must wait. Ask again after every answer and every
+    /// timer.
     pub(crate) fn next_out(&mut self, now: Instant) -> Option<Out> {
         if let Some(out) = self.next_flush(now) {
             return Some(out);

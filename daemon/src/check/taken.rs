@@ -1,6 +1,6 @@
 //! Who listens where, as the kernel lists it: binding to find out could be in the way of a start.
 //!
-//! What must hold: nothing is bound or connected to (a connection could start what a service manager holds a socket for);
+//! Invariants: nothing is bound or connected to (a connection could start what a service manager holds a socket for);
 //! what this process may not see is told as not known, never as free or taken by anybody in particular. A Unix socket is
 //! compared by its file: its name in the kernel's list may begin at another process's working directory.
 

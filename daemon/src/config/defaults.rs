@@ -1,8 +1,8 @@
 //! The embedded defaults, each with its reason.
 //!
-//! What must hold: they serve a developer in the current folder with no file at all, pass every check,
-//! and promise more rather than less. The three that hang on the surroundings (data folder and sockets)
-//! are settled by [`Config::settle`] once it is known which of them somebody set.
+//! Invariants: they serve a developer in the current folder with no file at all, pass every check, and promise more
+//! rather than less. The three that depend on the surroundings (data folder and sockets) are settled by
+//! [`Config::settle`] once it is known which of them were set.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -35,13 +35,13 @@ impl Default for Config {
                 max_record_bytes: 2 * MIB,
                 // One segment's worth: a host whose disk is full still has room to be repaired in.
                 reserve_free: 64 * MIB,
-                // Nobody else can know it.
+                // Only the operator can know it.
                 power_loss_protected: false,
                 // Half of what a full disk's worth of log writes would be zeroes otherwise.
                 recycle: true,
                 group_commit: GroupCommit {
-                    // The order of one device flush: waiting longer for company than a flush takes
-                    // would cost more than it saves.
+                    // The order of one device flush: waiting longer for more appends than a flush takes would cost more
+                    // than it saves.
                     max_delay: Duration::from_millis(5),
                     // Past this, one larger write is no faster than two.
                     max_bytes: MIB,
@@ -67,13 +67,13 @@ impl Default for Config {
                 unix: UnixSocket { path: Some(Path::new(LOCAL_DIR).join(INGEST_SOCKET)) },
                 grpc: loopback_listener(7441),
                 shm: SharedMemory {
-                    // It costs nothing before the first ring, and who names shm:// asked for it.
+                    // It costs nothing before the first ring, and a client that names shm:// asked for it.
                     enabled: true,
-                    // Some thousand lines: what a program logs while the daemon is being started again.
+                    // Some thousand lines: the logs of a program while the daemon is being started again.
                     ring_bytes: MIB,
                     // With it, all rings together take about 100 MiB at most.
                     max_rings: 64,
-                    // About what it takes to fall asleep and be woken: whoever logs again within it pays neither.
+                    // About the cost of falling asleep and waking: a client that logs again within it pays neither.
                     spin: Duration::from_micros(50),
                 },
             },
@@ -106,7 +106,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Turns the listeners off that an instance would share with the host's log; answers their keys.
+    /// Turns the listeners off that an instance would share with the host's log; returns their keys.
     pub(super) fn no_network(&mut self) -> [&'static str; 3] {
         self.ingest.tcp.listen = None;
         self.ingest.grpc.listen = None;
@@ -114,8 +114,8 @@ impl Config {
         ["ingest.tcp.listen", "ingest.grpc.listen", "metrics.listen"]
     }
 
-    /// Fills in what hangs on the surroundings, for the keys that nobody set, and says where each came
-    /// from: the data folder from `state`, the sockets from `runtime`, else from the data folder.
+    /// Fills in what depends on the surroundings, for the keys that nobody set, and says where each came from: the data
+    /// folder from `state`, the sockets from `runtime`, else from the data folder.
     pub(super) fn settle(
         &mut self,
         state: Option<(PathBuf, &'static str)>,

@@ -1,7 +1,7 @@
-//! What can be wrong with a configuration.
+//! Errors of a configuration.
 //!
-//! What must hold: every error names where it stands, the key and what would be right; all of them are
-//! reported at once, because fixing them one start at a time is no way to treat a person at night.
+//! Invariant: every error names where it stands, the key and what would be right. All of them are reported at once,
+//! because fixing them one start at a time is no way to treat a person at night.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -18,21 +18,21 @@ pub enum ConfigError {
     Read {
         /// The file or folder.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         source: std::io::Error,
     },
     /// A file is not TOML.
     #[error("{at}: not valid TOML: {message}")]
     Syntax {
-        /// Where the reader gave up.
+        /// Place where the reader stopped.
         at: Source,
-        /// What it expected.
+        /// Token or form that the reader expected.
         message: String,
     },
     /// There is no such key.
     #[error("{at}: unknown key `{key}`; nearest valid key: `{nearest}`")]
     UnknownKey {
-        /// Where it stands.
+        /// Place where it stands.
         at: Source,
         /// The key as it stands there.
         key: String,
@@ -42,7 +42,7 @@ pub enum ConfigError {
     /// There is no such key in this version.
     #[error("{at}: unknown key `{key}`: it is not in this version of clad; remove it")]
     Reserved {
-        /// Where it stands.
+        /// Place where it stands.
         at: Source,
         /// The key as it stands there.
         key: String,
@@ -50,7 +50,7 @@ pub enum ConfigError {
     /// A section was given a value.
     #[error("{at}: `{key}` is a section, not a key; nearest valid key: `{nearest}`")]
     IsSection {
-        /// Where it stands.
+        /// Place where it stands.
         at: Source,
         /// The section.
         key: String,
@@ -60,27 +60,27 @@ pub enum ConfigError {
     /// A value is of the wrong kind.
     #[error("{at}: `{key}`: {problem}")]
     Value {
-        /// Where it stands.
+        /// Place where it stands.
         at: Source,
         /// The key.
         key: &'static str,
-        /// What is wrong with it.
+        /// Problem of the value.
         problem: BadValue,
     },
     /// A value is readable but cannot work, alone or beside another.
     #[error("{at}: `{key}`: {reason}")]
     Impossible {
-        /// Where the value that somebody set stands.
+        /// Place of the value that was set.
         at: Source,
         /// The key.
         key: &'static str,
-        /// Why it cannot work, and what could.
+        /// Reason why it cannot work, and what could.
         reason: String,
     },
     /// A `--set` that is no assignment.
     #[error("flag --set {text}: expected section.key=value")]
     Flag {
-        /// What was given.
+        /// Text that was given.
         text: String,
     },
     /// A variable whose value is no text.
@@ -91,7 +91,7 @@ pub enum ConfigError {
     },
 }
 
-/// What to do about a file that cannot be read, with `; ` before it; empty where there is nothing to say.
+/// Remedy for a file that cannot be read, with `; ` before it; empty where there is nothing to say.
 fn remedy(error: &std::io::Error) -> &'static str {
     match error.kind() {
         ErrorKind::NotFound => "; make it (an empty file is enough), or name one that is there",

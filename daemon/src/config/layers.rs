@@ -1,7 +1,7 @@
 //! The layers: files, environment and flags, each read into the same flat list of assignments.
 //!
-//! What must hold: a later entry of the list outweighs an earlier one; nothing is dropped on the way: what
-//! cannot become an assignment becomes an error; no layer knows the types of keys.
+//! Invariants: a later entry of the list outweighs an earlier one; nothing is dropped on the way: what cannot become an
+//! assignment becomes an error; no layer knows the types of keys.
 
 use std::ffi::OsString;
 use std::fs;
@@ -19,20 +19,20 @@ use super::value::Raw;
 pub(super) struct Assignment {
     /// Dotted; not yet known to be a key.
     pub(super) name: String,
-    /// What it was given.
+    /// Value that it was given.
     pub(super) value: Raw,
-    /// Where.
+    /// Place where it was given.
     pub(super) source: Source,
 }
 
-/// What has been read so far.
+/// Assignments that were read so far.
 #[derive(Default)]
 pub(super) struct Layers {
     /// Weakest first.
     pub(super) assignments: Vec<Assignment>,
     /// The files that were read, in that order.
     pub(super) files: Vec<PathBuf>,
-    /// What could not be read.
+    /// Errors of what could not be read.
     pub(super) errors: Vec<ConfigError>,
     /// Variables in our name that are no keys.
     pub(super) stray_variables: Vec<String>,
@@ -101,7 +101,7 @@ impl Layers {
             .filter_map(|(name, value)| Some((name.to_str()?, value)))
             .filter(|(name, _)| name.starts_with("CLAD_") && !KNOWN_VARIABLES.contains(name))
             .collect();
-        // The environment has no order of its own; messages should have one.
+        // The environment has no order of its own; messages need one.
         ours.sort_unstable();
         for (name, value) in ours {
             let Some(key) = key_of_variable(name) else {
@@ -134,17 +134,17 @@ impl Layers {
     }
 }
 
-/// What a missing file means.
+/// Meaning of a missing file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Missing {
     /// Nothing was configured there.
     IsFine,
-    /// Somebody named the file.
+    /// The user named the file.
     IsAnError,
 }
 
 impl Missing {
-    /// A link that leads nowhere is not missing: somebody put it there.
+    /// A link that leads nowhere is not missing: it was put there on purpose.
     fn is_fine(self, path: &Path) -> bool {
         self == Self::IsFine && fs::symlink_metadata(path).is_err()
     }

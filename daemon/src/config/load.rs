@@ -1,7 +1,7 @@
 //! From layers to a checked [`Config`].
 //!
-//! What must hold: the process's own arguments, environment and folders are passed in, never looked up
-//! here; either everything is right and a config comes out, or every error does.
+//! Invariants: the process's own arguments, environment and folders are passed in, never looked up here; either
+//! everything is right and a config comes out, or every error does.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -77,13 +77,14 @@ impl LoadArgs {
 pub struct Loaded {
     /// The values.
     pub config: Config,
-    /// Where each came from.
+    /// Origin of each.
     pub provenance: Provenance,
     /// The files that were read, the weakest first.
     pub files: Vec<PathBuf>,
-    /// Those are the host's own, which its service reads with folders of its own in the environment: none was named.
+    /// The files are the host's own, which its service reads with folders of its own in the environment: none was
+    /// named.
     pub is_of_the_host: bool,
-    /// What an operator should hear once, though nothing is wrong.
+    /// Warnings that an operator should see once, though nothing is wrong.
     pub warnings: Vec<String>,
 }
 

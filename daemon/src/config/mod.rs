@@ -1,18 +1,18 @@
 //! The configuration: layers, keys, checks, and where each value came from.
 //!
-//! Layers, weakest first: embedded defaults, `clad.toml`, `clad.d/*.toml` by name, environment
-//! (`CLAD_SECTION__KEY`), flags (`--set section.key=value`). `--config FILE` replaces file and folder.
+//! Layers, weakest first: embedded defaults, `clad.toml`, `clad.d/*.toml` by name, environment (`CLAD_SECTION__KEY`),
+//! flags (`--set section.key=value`). `--config FILE` replaces file and folder.
 //!
-//! What must hold: no file at all is fine; an unknown key or an impossible value is an error that names
-//! where it stands, the key, and the nearest valid one; nothing is silently corrected; all errors are
-//! reported at once. The list of keys is `schema.rs` and nothing else.
+//! Invariants: no file at all is fine; an unknown key or an impossible value is an error that names where it stands,
+//! the key, and the nearest valid one; nothing is silently corrected; all errors are reported at once. The list of keys
+//! is `schema.rs` and nothing else.
 //!
-//! The files: `types` what the daemon uses, `defaults` with their reasons, `schema` the keys, `units` and
-//! `value` how single values are read and shown, `layers` files, environment and flags, `load` puts them
-//! together, `rules` what must hold of the outcome, `validate` judges it, `show` and `reload` use it.
+//! The files: `types` has what the daemon uses; `defaults` the defaults with their reasons; `schema` the keys; `units`
+//! and `value` read and show single values; `layers` reads files, environment and flags; `load` puts them together;
+//! `rules` has the rules for the outcome; `validate` judges it; `show` and `reload` use it.
 //!
-//! The `config` crate was not used: it neither keeps the line of each value nor reports more than the
-//! first error, and both are the point here.
+//! The `config` crate was not used: it neither keeps the line of each value nor reports more than the first error, and
+//! both are needed here.
 
 mod defaults;
 mod error;

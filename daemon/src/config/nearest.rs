@@ -1,6 +1,6 @@
 //! The nearest valid name to one that is not valid.
 //!
-//! What must hold: there is always an answer, however far off: a list to look at beats a bare refusal.
+//! Invariant: there is always an answer, however far off: a list to look at beats a bare refusal.
 
 /// The most similar of `names`, which must not be empty. A name whose last part alone is right (`dir`,
 /// `jurnal.dir`) finds the key that ends in it.

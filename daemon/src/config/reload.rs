@@ -1,7 +1,7 @@
-//! What a reload may change.
+//! Changes that a reload may make.
 //!
-//! What must hold: all or nothing. A reload that touches one key which needs a restart changes nothing at
-//! all, and names every such key: a daemon that runs on half of a file is on no file anybody wrote.
+//! Invariant: all or nothing. A reload that touches one key which needs a restart changes nothing at all, and names
+//! every such key: a daemon that runs on half of a file is on no file anybody wrote.
 
 use super::schema::KEYS;
 use super::types::Config;
@@ -17,7 +17,7 @@ pub struct Change {
     pub to: String,
 }
 
-/// Why a reload was refused.
+/// Reason why a reload was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("nothing was changed: a restart is needed for {}", keys.join(", "))]
 pub struct ReloadRefused {
@@ -25,7 +25,7 @@ pub struct ReloadRefused {
     pub keys: Vec<&'static str>,
 }
 
-/// What changes between two configurations, where a running daemon can take it all.
+/// Changes between two configurations, where a running daemon can take them all.
 ///
 /// # Errors
 /// Names every changed key that needs a restart.

@@ -1,7 +1,7 @@
 //! The rules that a value must satisfy, alone and beside the others.
 //!
-//! What must hold: a rule is one thing. Its words, which the manual and the example file print, and its judgement are made
-//! from the same numbers and the same keys here, so that neither can say what the other does not.
+//! Invariant: a rule is one thing. Its words, which the manual and the example file print, and its judgement are made
+//! from the same numbers and the same keys here. So neither can say what the other does not.
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -14,15 +14,15 @@ use clad_proto::limits::{MAX_APPEND_BYTES, MAX_RECORD_BYTES};
 use super::types::Config;
 use super::units::{show_duration, show_size};
 
-/// What a segment holds beside one append of the largest size: header, batch headers, padding, footer.
+/// Bytes that a segment holds beside one append of the largest size: header, batch headers, padding, footer.
 pub const SEGMENT_OVERHEAD_BYTES: u64 = 32 << 10;
 /// Segments are made of whole steps of this size, which every block size divides.
 pub const SEGMENT_BYTES_STEP: u64 = 64 << 10;
-/// Largest segment: positions within one fit 31 bits, and setting one aside stays bearable.
+/// Largest segment: positions within one fit 31 bits, and the cost of a quarantined one stays bearable.
 pub const MAX_SEGMENT_BYTES: u64 = 1 << 30;
 /// Most batches on their way at once: beyond this a device gains nothing and memory is only held.
 pub const MAX_IN_FLIGHT: u32 = 16;
-/// Longest useful wait for company; beyond it somebody mistook the unit.
+/// Longest useful wait for more appends; a longer one is a mistaken unit.
 pub const MAX_GROUP_DELAY: Duration = Duration::from_secs(1);
 /// Segments that retention never removes: the active, the prepared and the newest sealed one.
 pub const MIN_RETAINED_SEGMENTS: u64 = 3;
@@ -31,14 +31,14 @@ pub const MAX_SOCKET_PATH: usize = 107;
 /// Smallest limit on records and batches that still lets ordinary lines through.
 pub const SIZE_LIMIT_BYTES_MIN: u64 = 1 << 10;
 
-/// Most bytes in flight: more than any host has, and little enough to be counted with whatever is a multiple of it.
+/// Most bytes in flight: more than any host has, and little enough that multiples of it do not overflow.
 pub(super) const MAX_INFLIGHT_BYTES: u64 = 1 << 40;
 
 /// Smallest and largest ring.
 pub const RING_BYTES: RangeInclusive<u64> = 64 << 10..=256 << 20;
 /// Most rings at once: each takes four descriptors of the daemon.
 pub const MAX_RINGS: u32 = 1024;
-/// Longest useful spin: beyond it somebody mistook the unit.
+/// Longest useful spin; a longer one is a mistaken unit.
 pub const MAX_SPIN: Duration = Duration::from_millis(10);
 
 /// One rule about one key.
@@ -47,13 +47,13 @@ pub(super) struct Rule {
     pub(super) key: &'static str,
     /// Other keys that it reads.
     pub(super) beside: Vec<&'static str>,
-    /// What the value must be, to stand behind "must be"; keys are in backticks.
+    /// Requirement of the value, to stand behind "must be"; keys are in backticks.
     pub(super) must: String,
     /// Judges a configuration.
     pub(super) broken: Box<Judgement>,
 }
 
-/// Why a value cannot be, and what could; nothing where the rule holds.
+/// Reason why a value cannot be, and what could; `None` where the rule holds.
 pub(super) type Judgement = dyn Fn(&Config) -> Option<String>;
 
 /// A key by its name, with its value.
@@ -80,7 +80,7 @@ macro_rules! field {
     };
 }
 
-/// All of them, in the order in which they are told.
+/// All of them, in the order in which they are reported.
 pub(super) fn rules() -> Vec<Rule> {
     let mut rules = sizes();
     rules.extend(journal());
@@ -202,8 +202,8 @@ fn at_most(field: Field<Duration>, most: Duration, shown: String) -> Rule {
     )
 }
 
-/// No further segment is made with less free than the two others together; a rule that begins to remove below that would
-/// never come to it, and the log would refuse appends beside it.
+/// No further segment is made with less free space than the two others together. A rule that begins to remove below
+/// that would never apply, and the log would refuse appends beside it.
 fn room_for_a_segment(free: Field<u64>, reserve: Field<u64>, segment: Field<u64>) -> Rule {
     let broken = move |config: &Config| {
         let (value, least) = ((free.of)(config), (reserve.of)(config).saturating_add((segment.of)(config)));
@@ -226,14 +226,14 @@ fn room_for_a_segment(free: Field<u64>, reserve: Field<u64>, segment: Field<u64>
     }
 }
 
-/// Lowering the one limit alone would end at the other.
+/// Lowering only one of the limits would end at the other.
 fn append_in_a_segment() -> Rule {
     let (segment, slack) = (field!(journal.segment_bytes), show_size(SEGMENT_OVERHEAD_BYTES));
     let (append, record) = (field!(limits.max_append_bytes), field!(journal.max_record_bytes));
     let must = format!("at least `{}` + {slack}, for header and footer", append.key);
     let broken = move |config: &Config| {
         let (bytes, largest, longest) = ((segment.of)(config), (append.of)(config), (record.of)(config));
-        // What is no segment at all was said.
+        // A value that is no segment at all was reported already.
         if !is_segment(bytes) || bytes >= largest.saturating_add(SEGMENT_OVERHEAD_BYTES) {
             return None;
         }
@@ -284,7 +284,7 @@ fn retention() -> Vec<Rule> {
     ]
 }
 
-/// A share that nothing frees would refuse its owner for ever; nor does anything go of the newest segments.
+/// A share that nothing frees would refuse its owner for ever; the newest segments are never removed either.
 fn share_of_an_owner() -> Rule {
     let (share, segment) = (field!(retention.per_owner_bytes), field!(journal.segment_bytes));
     let (bytes, age, free) = (field!(retention.max_bytes), field!(retention.max_age), field!(retention.min_free));
@@ -389,7 +389,7 @@ fn another(listen: Field<Option<SocketAddr>>, other: Field<Option<SocketAddr>>) 
     )
 }
 
-/// Rings: what they can be made of, and that somebody can ask for one.
+/// Rings: what they can be made of, and that a client can ask for one.
 fn shared_memory() -> Vec<Rule> {
     let ring = format!("a power of two from {} to {}", show_size(*RING_BYTES.start()), show_size(*RING_BYTES.end()));
     let rings = format!("from 1 to {MAX_RINGS}");
@@ -412,7 +412,7 @@ fn shared_memory() -> Vec<Rule> {
 
 fn sockets() -> Vec<Rule> {
     let (ingest, admin) = (field!(ingest.unix.path), field!(admin.path));
-    // A path that nobody set hangs on the data folder's.
+    // A path that nobody set follows the data folder's.
     let short = |path: Field<Option<PathBuf>>| {
         let long = |path: &Option<PathBuf>| path.as_ref().map_or(0, |path| path.as_os_str().as_bytes().len());
         beside(

@@ -1,6 +1,6 @@
 //! Every key of the configuration: its name, what it is for, whether a reload may change it.
 //!
-//! What must hold: this table is the only list of keys. The loader, `clad config`, the reload rule, the
+//! Invariants: this table is the only list of keys. The loader, `clad config`, the reload rule, the
 //! example file and the manual's table are all made from it, so none of them can miss a key. A name that
 //! does not work yet is in [`RESERVED`], which only makes the refusal say more.
 

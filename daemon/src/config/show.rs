@@ -1,7 +1,7 @@
 //! The effective configuration, as `clad config` prints it.
 //!
-//! What must hold: the TOML is a valid configuration that loads to the same values; every key is in it,
-//! with where its value came from.
+//! Invariants: the TOML is a valid configuration that loads to the same values; every key is in it, with where its
+//! value came from.
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! Where a value came from.
+//! Origin of a value.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -54,14 +54,14 @@ impl fmt::Display for Source {
 pub struct Provenance(BTreeMap<&'static str, Source>);
 
 impl Provenance {
-    /// Where the key's value came from; a key that nobody set has its default.
+    /// Origin of the key's value; a key that nobody set has its default.
     #[must_use]
     pub fn of(&self, key: &str) -> &Source {
         self.0.get(key).unwrap_or(&Source::Default)
     }
 
-    /// What the environment and the command line set, over all files: `CLAD_LOG__LEVEL`, `--set log.level`; each once, in
-    /// the order of the keys' names.
+    /// Overrides that the environment and the command line set, over all files: `CLAD_LOG__LEVEL`, `--set log.level`;
+    /// each once, in the order of the keys' names.
     #[must_use]
     pub fn overrides(&self) -> Vec<String> {
         let shown = |(key, source): (&&'static str, &Source)| match source {

@@ -1,8 +1,7 @@
-//! The configuration as the daemon uses it: plain types, every value checked, nothing optional that has
-//! a default.
+//! The configuration as the daemon uses it: plain types, every value checked, nothing optional that has a default.
 //!
-//! What must hold: the path of a field is its key (`config.journal.segment_bytes` is
-//! `journal.segment_bytes`); a `u64` is a size in bytes and a `u32` a count. `schema.rs` builds on both.
+//! Invariants: the path of a field is its key (`config.journal.segment_bytes` is `journal.segment_bytes`); a `u64` is a
+//! size in bytes and a `u32` a count. `schema.rs` builds on both.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -12,25 +11,25 @@ use std::time::Duration;
 /// The whole configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Where and how the log is kept.
+    /// Place and method of storing the log.
     pub journal: Journal,
-    /// When a segment is sealed before it is full.
+    /// Rules for sealing a segment before it is full.
     pub rotation: Rotation,
     /// The operator's rule for what may be removed.
     pub retention: Retention,
-    /// Where records come in.
+    /// Listeners that take records.
     pub ingest: Ingest,
     /// The socket that takes orders.
     pub admin: Admin,
-    /// Where metrics and health are served.
+    /// Listener of metrics and health.
     pub metrics: Metrics,
-    /// Who may do more than append.
+    /// Groups that may do more than append.
     pub access: Access,
     /// The daemon's own log.
     pub log: Log,
     /// The life of the process.
     pub daemon: Daemon,
-    /// What one client, and all of them, may take.
+    /// Limits of one client, and of all of them.
     pub limits: Limits,
 }
 
@@ -39,9 +38,9 @@ pub struct Config {
 pub struct Journal {
     /// The data folder.
     pub dir: PathBuf,
-    /// How the log reaches `durable`.
+    /// Way in which the log reaches `durable`.
     pub durability: Durability,
-    /// What issues the writes.
+    /// Engine that issues the writes.
     pub io_engine: IoEngine,
     /// Size of one segment file.
     pub segment_bytes: u64,
@@ -51,7 +50,7 @@ pub struct Journal {
     pub reserve_free: u64,
     /// The operator's word that every disk below keeps what it has taken through a power cut.
     pub power_loss_protected: bool,
-    /// Whether a segment that retention removes may become the next prepared one.
+    /// True if a segment that retention removes may become the next prepared one.
     pub recycle: bool,
     /// Only under `durability = "group_commit"` and `"sync_file_range"`.
     pub group_commit: GroupCommit,
@@ -62,7 +61,7 @@ pub struct Journal {
 /// `[journal.group_commit]`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupCommit {
-    /// Longest that a gathered batch waits for company while another write is in flight.
+    /// Longest that an open batch waits for more appends while another write is in flight.
     pub max_delay: Duration,
     /// Largest batch.
     pub max_bytes: u64,
@@ -93,9 +92,9 @@ pub struct Retention {
     pub max_age: Duration,
     /// Free space that the file system is to keep.
     pub min_free: u64,
-    /// What stays whatever the other rules say.
+    /// Bytes that stay whatever the other rules say.
     pub keep_bytes: u64,
-    /// Most that the records of one user, or of the network, may take of the kept log.
+    /// Most that the records of one user, or of the network, may take of the stored log.
     pub per_owner_bytes: u64,
 }
 
@@ -117,9 +116,9 @@ pub struct Ingest {
 pub struct Listener {
     /// Address; `None` is off, port 0 takes a free one.
     pub listen: Option<SocketAddr>,
-    /// Whether this listener serves reading too.
+    /// True if this listener serves reading too.
     pub allow_read: bool,
-    /// Whether it may listen beyond the loopback without encryption.
+    /// True if it may listen beyond the loopback without encryption.
     pub allow_plaintext: bool,
 }
 
@@ -133,13 +132,13 @@ pub struct UnixSocket {
 /// `[ingest.shm]`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedMemory {
-    /// Whether rings are given out.
+    /// True if rings are given out.
     pub enabled: bool,
     /// Data bytes of a ring, where its client does not ask for less.
     pub ring_bytes: u64,
     /// Rings that there may be.
     pub max_rings: u32,
-    /// How long the drain looks at the rings without sleeping, after it found something.
+    /// Time for which the drain looks at the rings without sleeping, after it found something.
     pub spin: Duration,
 }
 
@@ -155,7 +154,7 @@ pub struct Admin {
 pub struct Metrics {
     /// Address; `None` is off, port 0 takes a free one.
     pub listen: Option<SocketAddr>,
-    /// Whether it may listen beyond the loopback without encryption.
+    /// True if it may listen beyond the loopback without encryption.
     pub allow_plaintext: bool,
 }
 
@@ -173,7 +172,7 @@ pub struct Access {
 pub struct Log {
     /// Least important message that is written.
     pub level: LogLevel,
-    /// How messages are written.
+    /// Format of messages.
     pub format: LogFormat,
 }
 
@@ -230,9 +229,9 @@ macro_rules! words {
 }
 
 words! {
-    /// How the log reaches `durable`.
+    /// Way in which the log reaches `durable`.
     Durability {
-        /// Batches, each synced; a batch gathers while another is on its way.
+        /// Batches, each synced; a batch collects appends while another is on its way.
         GroupCommit = "group_commit",
         /// Each append is its own synced write.
         PerMessage = "per_message",
@@ -244,9 +243,9 @@ words! {
 }
 
 words! {
-    /// What issues the writes.
+    /// Engine that issues the writes.
     IoEngine {
-        /// What is fastest on this file system under this policy, of what the kernel permits.
+        /// Fastest one on this file system under this policy, of those that the kernel permits.
         Auto = "auto",
         /// One thread with an io_uring; where that is not to be had, threads, with a warning.
         Uring = "uring",
@@ -264,7 +263,7 @@ words! {
         Warn = "warn",
         /// The life of the process.
         Info = "info",
-        /// What it does.
+        /// Actions of the daemon.
         Debug = "debug",
         /// Every step.
         Trace = "trace",
@@ -272,7 +271,7 @@ words! {
 }
 
 words! {
-    /// How messages are written.
+    /// Format of messages.
     LogFormat {
         /// `journald` where stderr leads there, else `text`.
         Auto = "auto",

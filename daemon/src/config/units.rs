@@ -1,8 +1,7 @@
 //! Sizes and durations as people write them.
 //!
-//! What must hold: a text is read exactly or refused, never rounded; what [`show_size`] and
-//! [`show_duration`] print is read back as the same value; a bare number is a size in bytes but never a
-//! duration, because nobody can tell what unit was meant.
+//! Invariants: a text is read exactly or refused, never rounded; what [`show_size`] and [`show_duration`] print is read
+//! back as the same value; a bare number is a size in bytes but never a duration, because its unit is not known.
 
 use std::time::Duration;
 

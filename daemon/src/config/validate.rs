@@ -1,7 +1,7 @@
 //! Judges values by the rules of `rules.rs`.
 //!
-//! What must hold: nothing is corrected; every refusal says what could work; it points at a value that
-//! somebody set, so that the line to change is the line that is named.
+//! Invariants: nothing is corrected; every refusal says what could work; it points at a value that was set, so that the
+//! line to change is the line that is named.
 
 use super::error::ConfigError;
 use super::rules::rules;

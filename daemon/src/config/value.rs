@@ -1,7 +1,7 @@
 //! One value: how it is read from a file, a variable or a flag, and how it is shown.
 //!
-//! What must hold: a value is taken as it stands or refused with what was expected and what was found;
-//! what [`Setting::show`] prints is read back as the same value.
+//! Invariants: a value is taken as it stands or refused with what was expected and what was found; what
+//! [`Setting::show`] prints is read back as the same value.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -48,15 +48,15 @@ impl Raw {
     }
 }
 
-/// Why a value was refused.
+/// Reason why a value was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadValue {
     /// It is of the wrong kind, or not readable as its kind.
     #[error("expected {expected}, found {found}")]
     Expected {
-        /// What would be right.
+        /// Value that would be right.
         expected: &'static str,
-        /// What stands there.
+        /// Value that stands there.
         found: String,
     },
     /// It is none of the words that the key takes.
@@ -64,7 +64,7 @@ pub enum BadValue {
     Word {
         /// The words that are right.
         words: String,
-        /// What stands there.
+        /// Value that stands there.
         found: String,
         /// The most similar right one.
         nearest: &'static str,
@@ -72,7 +72,7 @@ pub enum BadValue {
     /// It is a known word that this version does not offer.
     #[error("{word:?} is not in this version of clad; use one of {words}")]
     NotInThisVersion {
-        /// What stands there.
+        /// Word that stands there.
         word: &'static str,
         /// The words that work.
         words: String,

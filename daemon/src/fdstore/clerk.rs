@@ -1,6 +1,6 @@
 //! The thread that speaks with whoever keeps the rings.
 //!
-//! What must hold: what is asked is done in the order in which it was asked; while rings that were given out are kept by
+//! Invariants: what is asked is done in the order in which it was asked; while rings that were given out are kept by
 //! nobody it says so on `/healthz`, in the log and by a metric, tries again at once and then after a pause that doubles from
 //! [`PAUSE`], and says when it is over; where who keeps does not answer, those who ask next are told so at once, and do not
 //! wait one after the other. It sleeps while nothing is asked and nobody has ended.

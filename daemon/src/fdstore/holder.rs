@@ -12,7 +12,7 @@
 //! they are of a daemon of that folder ([`Whose`]): else the note of OK says as its pid how many others there are. Daemons of an
 //! earlier version leave it empty, and holders of one do not read it and refuse nobody.
 //!
-//! What must hold:
+//! Invariants:
 //! - Rings are one daemon's. A second one, which should not have come to this socket, is told who has them, and gets none: two
 //!   drains of one ring would store it in two logs, and give back for one what only the other has.
 //! - It serves its own uid alone (`SO_PEERCRED`), and the daemon trusts only a holder of its own uid.

@@ -1,16 +1,21 @@
-//! Who keeps the descriptors of rings while no daemon runs.
+//! Store for the descriptors of rings while no daemon runs.
 //!
-//! A record that is committed in a ring must outlive the daemon. The memory lives as long as somebody has its
-//! descriptor, so somebody else than the daemon and the client must have one: under systemd its descriptor store
+//! A record that is committed in a ring must outlive the daemon. The memory lives as long as a process has its
+//! descriptor, so a third one beside the daemon and the client must have it. Under systemd that is its descriptor store
 //! (`store`), elsewhere a small process that does nothing else (`holder`).
 //!
-//! One thread (`clerk`) speaks with whoever keeps, and with nobody else: neither a client nor the drain waits for it, but
-//! for a client whose ring is new. It also watches a holder: one that ends is told, and another is given all rings.
+//! One thread (`clerk`) speaks with the store or holder, and with nobody else. Neither a client nor the drain waits for
+//! it, except a client whose ring is new. It also watches a holder: the end of one is reported, and another is given
+//! all rings.
 //!
-//! What must hold: the rings that are kept are one daemon's, and no other daemon gets them while it lives, or is near them by
-//! its configuration alone (`places`); a ring is given to a client only once it is kept; it is let go only once it is drained to its end
-//! and its client is gone; at a start every ring that is kept comes back, or is let go because it is broken, and the daemon is
-//! not ready before (`search`); while a ring that was given out is kept by nobody, the daemon says so and tries again.
+//! Invariants:
+//! - The stored rings are one daemon's. No other daemon gets them while it lives, or is near them by its configuration
+//!   alone (`places`).
+//! - A ring is given to a client only once it is stored. It is released only once it is drained to its end and its
+//!   client is gone.
+//! - At a start every stored ring comes back, or is released because it is broken, and the daemon is not ready before
+//!   (`search`).
+//! - While a ring that was given out is not stored, the daemon says so and tries again.
 
 mod clerk;
 mod holder;
@@ -43,19 +48,19 @@ pub(crate) use store::InheritedFds;
 
 use clerk::{Ask, Clerk, Place};
 
-/// What the thread is called where it cannot go on.
+/// Description of the thread in the message when it cannot continue.
 const THREAD_DESCRIPTION: &str = "the keeper of the rings";
 
-/// Descriptors that make up a ring: the ring itself, and its doorbell. (A board is made anew by each daemon.)
+/// Descriptors that make up a ring: the ring itself, and its doorbell. (Each daemon makes a new completion page.)
 pub(crate) const RING_FDS: usize = 2;
 
-/// Most that is asked for and not done: more than there are rings, so that nobody waits to have one let go.
+/// Most requests that are pending: more than there are rings, so that no release waits.
 const PENDING_REQUESTS_MAX: usize = 4096;
 
-/// How long whoever wants a ring waits until it is kept: less than the time that clients give a handshake.
+/// Time that a client waits until its ring is stored: less than the time that clients give a handshake.
 const FD_STORE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A ring that was kept.
+/// A ring that was stored.
 #[derive(Debug)]
 pub(crate) struct StoredRing {
     pub(crate) note: Note,
@@ -79,7 +84,7 @@ impl StoredRing {
     }
 }
 
-/// Who keeps them, for everybody else.
+/// Access to the store, for everybody else.
 #[derive(Debug)]
 pub(crate) struct FdStore {
     name: &'static str,
@@ -107,12 +112,13 @@ impl FdStore {
         Ok(Self { name, asks, bell })
     }
 
-    /// What it is, for people.
+    /// Name of the store, for people.
     pub(crate) fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Has a ring kept. Blocks, for [`FD_STORE_TIMEOUT`] at most; what is kept later than that is let go again.
+    /// Stores a ring. Blocks, for [`FD_STORE_TIMEOUT`] at most; a ring that is stored later than that is released
+    /// again.
     pub(crate) fn put(&self, note: &Note, fds: [BorrowedFd<'_>; RING_FDS]) -> io::Result<()> {
         let (done, stored) = mpsc::sync_channel(1);
         self.ask(Ask::Keep(StoredRing::of(note, &fds)?, done));
@@ -128,7 +134,7 @@ impl FdStore {
         })
     }
 
-    /// Lets a ring go. Does not wait.
+    /// Releases a ring. Does not wait.
     pub(crate) fn forget(&self, note: &Note) {
         self.ask(Ask::Forget(*note));
     }
@@ -141,7 +147,7 @@ impl FdStore {
     }
 
     fn ask(&self, ask: Ask) {
-        // A thread that has ended answers nobody: what was asked with is dropped, and that is seen.
+        // A thread that has ended answers nobody: the channel of the request is dropped, and that is seen.
         let _ = self.asks.send(ask);
         let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
     }
@@ -153,7 +159,7 @@ impl Drop for FdStore {
     }
 }
 
-/// Whether nobody has the other end of a pipe or socket any more, now or within some time.
+/// Returns true if the other end of a pipe or socket is closed everywhere, now or within some time.
 fn has_hung_up(pipe: impl AsFd, within: Duration) -> io::Result<bool> {
     let mut fds = [PollFd::new(&pipe, PollFlags::IN)];
     let within = Timespec { tv_sec: within.as_secs() as _, tv_nsec: within.subsec_nanos().into() };
@@ -161,7 +167,7 @@ fn has_hung_up(pipe: impl AsFd, within: Duration) -> io::Result<bool> {
     Ok(fds[0].revents().contains(PollFlags::HUP))
 }
 
-/// Whether this process, or the machine, lacks what it takes to be given rings.
+/// Returns true if this process, or the machine, lacks what it takes to be given rings.
 fn is_want(why: &io::Error) -> bool {
     let errno = why.raw_os_error().map(Errno::from_raw_os_error);
     matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS))

@@ -1,9 +1,9 @@
-//! What must be known of a ring to go on with it, and cannot be read from the ring: its client writes there.
+//! Facts needed to resume a ring that cannot be read from the ring: its client writes there.
 
 use clad_proto::ProducerId;
 use clad_proto::frame::RingId;
 
-/// Whose ring it is, as the kernel and the handshake told it.
+/// Owner of the ring, by peer metadata of the kernel and by the handshake.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Note {
     pub(crate) id: RingId,

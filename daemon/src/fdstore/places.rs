@@ -1,6 +1,6 @@
 //! Where the holder of a daemon's rings listens, and how the next start finds it.
 //!
-//! What must hold: two daemons have two places, also in one folder: the place is named after the socket for records, which
+//! Invariants: two daemons have two places, also in one folder: the place is named after the socket for records, which
 //! one daemon has at a time. The rings of a data folder's daemon are found again where the next start has another socket, or
 //! none: a link in that folder leads to the place that was the last one. A copy of the folder has the link, too, and not the rings:
 //! which folder it is tells its inode.

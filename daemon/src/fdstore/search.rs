@@ -1,6 +1,6 @@
 //! The rings of a daemon before this one, looked for at a start.
 //!
-//! What must hold: a start goes on without them only where there are none, or nobody to ask: the kernel says so, or the
+//! Invariants: a start goes on without them only where there are none, or nobody to ask: the kernel says so, or the
 //! operator, by ending the holder or removing its socket. A holder that does not answer (it is stopped, or the machine is
 //! too busy for it) has what was posted: it is asked until it answers, and meanwhile the log, the health pages and the
 //! service manager's status say what is waited for, whom, and the ways out. An answer that is sure is not waited out: where

@@ -1,21 +1,23 @@
-//! systemd's descriptor store: what a service leaves there is handed to its next start.
+//! systemd's descriptor store: it hands what a service leaves there to the service's next start.
 //!
-//! A ring is stored as one descriptor: a socket in whose queue lies a message with its note and its parts. Each start looks at
-//! that message and leaves it there. The name is `clad-ring-` and the id of the ring, so that a ring can be let go by name.
-//! The unit says how many there may be (`FileDescriptorStoreMax=`).
+//! A ring is stored as one descriptor: a socket in whose queue lies a message with its note and its parts. Each start
+//! looks at that message and leaves it there. The name is `clad-ring-` and the id of the ring, so that a ring can be
+//! released by name. The unit says how many there may be (`FileDescriptorStoreMax=`).
 //!
-//! What must hold:
-//! - A ring counts as kept only when the store has it. The service manager never answers, and drops in silence what is too
-//!   many. So each ring is followed by a witness, the one end of a pipe, and that by a barrier, which says that all of it was
-//!   dealt with: nothing frees a place in the store but messages of ours, so what came before a witness that was taken was
-//!   taken, too. A witness that was not is closed by then, which the other end of the pipe tells. It is taken out again.
-//! - A systemd that has others close what it does not take (since 254) may close it later than that. It says how much room there
-//!   is (`$FDSTORE`): what is stored is counted, and no more is sent. Where it says nothing there may be no room at all, and the
-//!   first witness is watched for a while.
-//! - It drops nothing else: a descriptor that is the same file as a stored one is one too many for it, and all eventfds are the
-//!   same file for an older systemd that may not ask the kernel (`kcmp`). A socket is its own. One that hangs up is dropped by
-//!   systemd before 246, so the other end lies in the message, too, and is open as long as that is there.
-//! - All rings come back: their names are handed over in one string of the environment, and there is no start where it is
+//! Invariants:
+//! - A ring counts as stored only when the store has it. The service manager never answers, and drops in silence what
+//!   is too many. So each ring is followed by a witness, the one end of a pipe. A barrier after it says that all of it
+//!   was handled. Only our own messages free a place in the store, so what came before a witness that was taken was
+//!   taken, too. A witness that was not taken is closed by then, which the other end of the pipe shows. The witness is
+//!   taken out again.
+//! - A systemd that has others close what it does not take (since 254) may close it later than that. It says how much
+//!   room there is (`$FDSTORE`): what is stored is counted, and no more is sent. Where it says nothing there may be no
+//!   room at all, and the first witness is watched for a while.
+//! - It drops nothing else. A descriptor that is the same file as a stored one is one too many for it. All eventfds are
+//!   the same file for an older systemd that may not ask the kernel (`kcmp`). A socket is its own. systemd before 246
+//!   drops a socket that hangs up. So the other end lies in the message, too, and is open as long as the message is
+//!   there.
+//! - All rings come back: their names are handed over in one string of the environment. There is no start where it is
 //!   longer than the kernel takes (128 KiB, which a test counts).
 
 use std::collections::BTreeSet;
@@ -32,13 +34,13 @@ use crate::{fds, systemd};
 
 const FD_NAME_PREFIX: &str = "clad-ring-";
 const WITNESS_FD_NAME: &str = "clad-ring-witness";
-/// How long the service manager has to deal with a ring.
+/// Time that the service manager has to handle a ring.
 const BARRIER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long the first witness is watched, where nobody says how much room there is.
+/// Time for which the first witness is watched, where the room is not known.
 const FIRST_WITNESS_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// What the service manager had stored for this process.
+/// Descriptors that the service manager had stored for this process.
 #[derive(Debug, Default)]
 pub(crate) struct InheritedFds(Vec<(String, OwnedFd)>);
 
@@ -51,27 +53,28 @@ impl InheritedFds {
         clad_shm::inherited::claim(FD_NAME_PREFIX).map(Self)
     }
 
-    /// Whether this process was handed any. A service that ends in a way after which it is not started again loses them all.
+    /// Returns true if this process was handed any. A service that ends in a way after which it is not started again
+    /// loses them all.
     pub(crate) fn is_there() -> bool {
         clad_shm::inherited::has(FD_NAME_PREFIX)
     }
 
-    /// Whether a descriptor of this name is one of them.
+    /// Returns true if a descriptor of this name is one of them.
     pub(crate) fn is_name(name: &str) -> bool {
         name.starts_with(FD_NAME_PREFIX)
     }
 }
 
-/// The line to the store.
+/// The connection to the store.
 #[derive(Debug)]
 pub(super) struct Store {
     line: UnixDatagram,
     barrier_timeout: Duration,
-    /// The names of all that is stored, as far as messages of ours and what was handed over tell.
+    /// The names of all that is stored, as far as our messages and what was handed over show.
     names: BTreeSet<String>,
-    /// How much may be, where the service manager says so.
+    /// Number of descriptors that there may be, where the service manager says so.
     room: Option<usize>,
-    /// How long the next witness is watched.
+    /// Time for which the next witness is watched.
     witness_timeout: Duration,
 }
 
@@ -96,10 +99,10 @@ impl Store {
         line.map(|line| Self::new(line, room))
     }
 
-    /// Has a ring kept, and sees that it is.
+    /// Stores a ring, and checks that it is stored.
     pub(super) fn keep(&mut self, ring: &StoredRing) -> io::Result<()> {
         if self.names.contains(WITNESS_FD_NAME) {
-            self.remove(WITNESS_FD_NAME)?; // of a try that was cut off, for want of descriptors say
+            self.remove(WITNESS_FD_NAME)?; // of a try that was cut off, for want of descriptors for example
         }
         // With its witness.
         if self.room.is_some_and(|room| self.names.len() + 2 > room) {
@@ -152,7 +155,8 @@ impl Store {
         fds::send(&self.line, format!("FDSTOREREMOVE=1\nFDNAME={name}\n").as_bytes(), &[]).map(drop)
     }
 
-    /// The rings that came back. What has a ring's name and is none is let go; a name of another form is left alone.
+    /// Returns the rings that came back. A descriptor with a ring's name that is no ring is released; a name of another
+    /// form is left alone.
     ///
     /// # Errors
     /// Where this process lacks descriptors: they stay stored.
@@ -236,7 +240,7 @@ mod tests {
         StoredRing { note: Note { id, uid, pid: 7, ..Note::default() }, fds: vec![pipe(), eventfd()] }
     }
 
-    /// Which file it is, as far as `fstat` and `fcntl` tell.
+    /// Identity of the file, as far as `fstat` and `fcntl` show.
     fn file(fd: &OwnedFd) -> (u64, rustix::fs::OFlags) {
         let stat = std::fs::File::from(fd.try_clone().expect("a descriptor")).metadata().expect("it is open");
         (stat.ino(), rustix::fs::fcntl_getfl(fd).expect("it is open"))
@@ -248,13 +252,13 @@ mod tests {
     /// Long enough for a witness that is closed behind the barrier.
     const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-    /// A service manager with so much room, which may not ask the kernel which descriptors are the same. Gives the store of
-    /// a service, and, at its end, what lies in it.
+    /// A service manager with so much room, which may not ask the kernel which descriptors are the same. Returns the
+    /// store of a service, and, at its end, what lies in it.
     fn manager(room: usize, stored: Content) -> (Store, std::thread::JoinHandle<Content>) {
         manager_that_drops(drop, room, stored)
     }
 
-    /// The same, which does this with what it does not take.
+    /// The same; `drops` handles what it does not take.
     fn manager_that_drops(
         mut drops: impl FnMut(OwnedFd) + Send + 'static,
         room: usize,
@@ -293,7 +297,7 @@ mod tests {
         stored.join().expect("it ends well")
     }
 
-    /// What the next start is handed.
+    /// Descriptors that the next start is handed.
     fn handed(stored: &Content) -> InheritedFds {
         InheritedFds(stored.iter().map(|(name, fd)| (name.clone(), fd.try_clone().expect("a descriptor"))).collect())
     }
@@ -317,7 +321,8 @@ mod tests {
         }
     }
 
-    /// systemd 254 and later have a process of theirs close what they do not take: it may do so at any time. Here it never does.
+    /// systemd 254 and later have another process close what they do not take: it may do so at any time. Here it never
+    /// does.
     #[test]
     fn what_is_not_taken_does_not_count_as_stored_however_late_it_is_closed() {
         for room in 0..6 {
@@ -330,7 +335,7 @@ mod tests {
             let rings = [1, 2, 3].map(ring);
             let kept = rings.each_ref().map(|ring| store.keep(ring).is_ok());
             assert_eq!(kept, [room >= 3, room >= 4, room >= 5], "room for {room}");
-            // What goes makes room, and the witness of a try that was cut off takes none.
+            // A released ring makes room, and the witness of a try that was cut off takes none.
             store.forget(&ring(9).note).expect("told");
             store.store(WITNESS_FD_NAME, pipe().as_fd()).expect("sent");
             assert_eq!(store.keep(&ring(4)).is_ok(), room >= 2, "room for {room}");
@@ -339,7 +344,7 @@ mod tests {
         }
     }
 
-    /// One that has no room at all says nothing of it.
+    /// A manager that has no room at all says nothing of it.
     #[test]
     fn the_first_witness_is_watched_where_nobody_says_how_much_room_there_is() {
         for room in [0, 2] {
@@ -362,7 +367,8 @@ mod tests {
         assert!(Store::new(UnixDatagram::pair().unwrap().0, Some(7)).witness_timeout.is_zero());
     }
 
-    /// One start after the other, none of which lets anything go; and its memory and doorbell are the ones that it had.
+    /// One start after the other, none of which releases anything. The ring's memory and doorbell are the ones that it
+    /// had.
     #[test]
     fn every_ring_comes_back_whole_at_each_start() {
         let (mut store, stored) = manager(9, Vec::new());

@@ -1,19 +1,19 @@
 //! `clad.v1.Ingest.Append`: one stream, from Hello to its end.
 //!
-//! What must hold:
-//! - A stream is a connection of the framed protocol: the same door, the same session, the same answers in the same
-//!   order; answers are released while the stream waits for anything else, so that no ack waits for an append.
-//! - One message is one append; it is encoded here, from the bytes as they came, and its checksum is made of what was
-//!   encoded. It is never decoded: what it takes in memory is bounded by its length, whatever is in it.
-//! - What waits for room waits as the message that it came as, with a share of the assembly budget: encoded it can be much
-//!   longer, and nothing counts that before it is admitted. So it is encoded again once it is. Without a share it is
-//!   refused. The first encoding is counted by nobody; no await lies within its life, so that there are at most as many
-//!   as the runtime has workers, each up to `max_append_bytes`.
-//! - Nobody has a place in the queue for room whose answers are not read: what is free would be kept for him.
-//! - An error of one append is told in Refused, in its turn, one of a flush in FlushRefused, and the stream goes on; any
-//!   other ends it with a status.
-//! - A level `none` is never answered: what is refused of it is counted as dropped.
-//! - On the way down no further message is taken, and what was taken is answered while the drain lasts.
+//! Invariants:
+//! - A stream is a connection of the framed protocol: the same admission, the same session, the same answers in the
+//!   same order. Answers are released while the stream waits for anything else, so that no ack waits for an append.
+//! - One message is one append; it is encoded here, from the bytes as they came, and its checksum is made of the
+//!   encoded bytes. It is never decoded: its memory is bounded by its length, whatever is in it.
+//! - A message that waits for room waits as it came, with a share of the assembly budget: encoded it can be much
+//!   longer, and nothing counts that before it is admitted. So it is encoded again after that. Without a share it is
+//!   refused. The first encoding is not counted; no await lies within its life. So there are at most as many as the
+//!   runtime has workers, each up to `max_append_bytes`.
+//! - A stream whose answers are not read has no place in the queue for room: free room would be reserved for it.
+//! - An error of one append is reported in Refused, in its turn, one of a flush in FlushRefused, and the stream
+//!   continues; any other ends it with a status.
+//! - A level `none` is never answered: a refused append of that level is counted as dropped.
+//! - During the shutdown no further message is taken, and taken appends are answered while the drain lasts.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -48,7 +48,7 @@ use crate::ingest::{
     ADMISSION_TIMEOUT, Admission, Admitted, Answer, FramedService, LiveSettings, Peer, Producer, Session, count_refusal,
 };
 
-/// Answers that wait for the peer at most, before its messages are left alone.
+/// Answers that wait for the peer at most, before its messages are no longer read.
 const QUEUED_ANSWERS_MAX: usize = 64;
 
 /// Bytes that a stream takes for its answers from its beginning: some tens of them.
@@ -59,7 +59,7 @@ const ANSWER_YIELD_BYTES: usize = 16 * 1024;
 /// Boxed, because a channel takes the memory of [`QUEUED_ANSWERS_MAX`] at its beginning.
 type Out = mpsc::Sender<Result<Box<v1::AppendResponse>, Status>>;
 
-/// The service. tonic's own would decode each message before it is asked what may be taken of it.
+/// The service. tonic's own would decode each message before the check of its limits.
 #[derive(Clone)]
 pub(super) struct Ingest {
     pub(super) live_settings: LiveSettings,
@@ -132,13 +132,13 @@ impl Ingest {
     }
 }
 
-/// How a stream ends.
+/// End of a stream.
 enum End {
     /// Nothing is left to say.
     Done,
     /// The peer, or the journal, is gone.
     Gone,
-    /// The peer is told why.
+    /// The peer is sent the reason.
     Error(ErrorInfo),
     /// tonic has said why.
     Status(Status),
@@ -151,9 +151,9 @@ impl From<ErrorInfo> for End {
 }
 
 struct Conversation {
-    /// Its owner's way to the bytes that may be in flight.
+    /// Its owner's handle for the bytes that may be in flight.
     inflight_quota: QuotaHandle,
-    /// Tells whoever may want the connection's place whether an answer is owed.
+    /// Notes for others, which may want the connection's slot, whether an answer is pending.
     pending_answer: Option<PendingAnswer>,
     service: FramedService,
     peer: Peer,
@@ -233,7 +233,7 @@ impl Conversation {
         producer.ok_or_else(|| malformed("a stream that does not append"))
     }
 
-    /// The next message. After the last one, and on the way down, what is still due is answered, and that is the end.
+    /// The next message. After the last one, and during the shutdown, due answers are sent, and that is the end.
     async fn next(&mut self, asked: &mut Messages) -> Result<Message, End> {
         let mut stop = self.service.stop.clone();
         let next = async {
@@ -287,7 +287,7 @@ impl Conversation {
         unwritten > 0 && unwritten + bytes > self.service.admission.max_connection_bytes
     }
 
-    /// Waits until the connection's share has room for so many bytes, but not for ever.
+    /// Waits until the connection's share has room for so many bytes, with a timeout.
     async fn share_has_room(&mut self, bytes: usize) -> Result<bool, End> {
         let late = tokio::time::sleep(ADMISSION_TIMEOUT);
         tokio::pin!(late);
@@ -311,14 +311,14 @@ impl Conversation {
         Ok(())
     }
 
-    /// Takes or refuses an append, and gives what its sender is told of that.
+    /// Takes or refuses an append, and returns the answer for its sender.
     async fn append(
         &mut self,
         producer: &Producer,
         append: &AskedAppend<'_>,
         message_bytes: usize,
     ) -> Result<Option<Reply>, End> {
-        // What was logged by a ring before this came goes to the journal before it.
+        // Records that a ring logged before this append go to the journal before it.
         let rings = self.service.rings.clone();
         let caught_up = self.meanwhile(rings.catch_up(None)).await?;
         let level = append.level.unwrap_or(AckLevel::Received);
@@ -357,7 +357,7 @@ impl Conversation {
         append.logs.encode(admission.max_append, admission.max_record).map_err(Into::into)
     }
 
-    /// Hands an append over, where there is room in the connection's share and in the budget of all; else waits for that.
+    /// Hands an append over, where the connection's share and the budget of all have room; else waits for that.
     async fn take(
         &mut self,
         producer: &Producer,
@@ -401,7 +401,7 @@ impl Conversation {
         Ok(accepted.map(|accepted| (accepted, bytes, since)))
     }
 
-    /// Waits in the queue for the budget of all, but not for ever, and only while its answers find room at once.
+    /// Waits in the queue for the budget of all, with a timeout, and only while its answers find room at once.
     async fn room(&mut self, bytes: usize) -> Result<Result<Admitted, ErrorInfo>, End> {
         let admission = self.service.admission.clone();
         loop {
@@ -439,7 +439,7 @@ impl Conversation {
         Ok(())
     }
 
-    /// Answers what is due as far as there is room for it; whether that was all.
+    /// Answers what is due as far as there is room for it; returns true if that was all.
     fn release_at_once(&mut self) -> Result<bool, End> {
         let mut answers = Vec::new();
         self.session.release(&self.watermarks.now(), &mut answers);
@@ -460,8 +460,8 @@ impl Conversation {
         Ok(true)
     }
 
-    /// Says something, and waits until there is room for it: for ever, but not with a share that others wait for, and
-    /// on the way down only for a moment.
+    /// Sends a reply, and waits for room: without a timeout, but not with a share that others wait for, and during the
+    /// shutdown only for a moment.
     async fn send_reply(&self, reply: Reply) -> Result<(), End> {
         let answer = Ok(response(reply));
         let answer = match self.out.try_send(answer) {

@@ -1,17 +1,20 @@
 //! Messages on their way in, before they are whole.
 //!
-//! What must hold:
-//! - A message's length is judged when its five bytes of header are there, before any memory is taken for it. One that is
-//!   too long is let go by as it comes; what it says of itself is kept, so that its sender is told, and the stream goes on.
-//! - Half a message above [`FLOOR_BYTES`] is kept only with a share of the assembly budget that the framed connections use,
-//!   too. What came until then is at most that much and one DATA frame. So many streams may wait for a share with that
-//!   much in hand, which are counted as well ([`SHARE_WAITERS_MAX`]); one more is told that clad is busy.
-//! - A message that is whole in one DATA frame needs no share: it came with what is there already.
-//! - The handler gives the share back once the append is taken or refused; nobody keeps one for longer than [`MESSAGE_TIMEOUT`]
-//!   while it waits for its peer.
-//! - Half a message is given [`MESSAGE_TIMEOUT`] to become whole. A stream that waits for its next message keeps no memory for it.
+//! Invariants:
+//! - A message's length is checked when its five bytes of header are there, before any memory is taken for it. One that
+//!   is too long is discarded as it comes. Its header fields are stored: so its sender is notified, and the stream
+//!   continues.
+//! - Half a message above [`FLOOR_BYTES`] is stored only with a share of the assembly budget that the framed
+//!   connections use, too. Before that it has at most that much and one DATA frame. As many streams as
+//!   [`SHARE_WAITERS_MAX`] may wait for a share with that much in memory; they are counted as well. One more is refused
+//!   as busy.
+//! - A message that is whole in one DATA frame needs no share: it came with memory that is there already.
+//! - The handler gives the share back once the append is taken or refused; no stream keeps a share for longer than
+//!   [`MESSAGE_TIMEOUT`] while it waits for its peer.
+//! - Half a message has [`MESSAGE_TIMEOUT`] to become whole. A stream that waits for its next message holds no memory
+//!   for it.
 //!
-//! One message is handed out at a time: when the next is asked for, what was given before was handled.
+//! One message is handed out at a time: when the next is asked for, the one before was handled.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -36,7 +39,7 @@ use crate::ingest::{FramedService, count_refusal};
 const MESSAGE_HEADER_BYTES: usize = 5;
 /// Bytes of a message under way that a stream keeps without a share.
 pub(super) const FLOOR_BYTES: usize = 1024;
-/// The longest DATA frame: what may come at once. It is HTTP/2's first, and nothing here raises it.
+/// The longest DATA frame: the most that may come at once. It is HTTP/2's default, and nothing here raises it.
 const DATA_FRAME_BYTES: usize = 16 * 1024;
 /// The longest message that may be handed out without a share.
 const UNSHARED_BYTES_MAX: usize = FLOOR_BYTES + DATA_FRAME_BYTES;
@@ -51,7 +54,7 @@ pub(super) const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Clone, Default)]
 pub(super) struct Share(Arc<Mutex<State>>);
 
-/// The places of those who wait for a share.
+/// Places for streams that wait for a share.
 #[derive(Clone)]
 pub(super) struct Waiters(Arc<Quota>);
 
@@ -65,7 +68,7 @@ impl Default for Waiters {
 enum State {
     #[default]
     None,
-    /// In the queue. One that is due is kept for who asked first, whether that looks or not: it counts as held.
+    /// In the queue. A due share is reserved for the first request, whether that is polled or not: it counts as held.
     Asked,
     Held(#[expect(dead_code, reason = "it is there to be dropped")] QuotaGuard),
 }
@@ -80,8 +83,8 @@ impl Share {
         self.set(State::None);
     }
 
-    /// Has one for a message that waits for room, if it has none; says whether it is there. A message up to the floor
-    /// needs none.
+    /// Takes a share for a message that waits for room, if it has none; returns true if it is there. A message up to
+    /// the floor needs none.
     pub(super) fn for_waiting(&self, message_bytes: usize, limits: &Limits) -> bool {
         if message_bytes <= FLOOR_BYTES || self.is_held() {
             return true;
@@ -92,13 +95,13 @@ impl Share {
         is_there
     }
 
-    /// Whether others may be waiting for it.
+    /// Returns true if it has or waits for a share, so that others may be waiting.
     pub(super) fn is_held(&self) -> bool {
         !matches!(*self.0.lock().unwrap_or_else(PoisonError::into_inner), State::None)
     }
 }
 
-/// What all messages of a stream share.
+/// Limits that all messages of a stream share.
 #[derive(Clone)]
 pub(super) struct Limits {
     budget: QuotaHandle,
@@ -182,7 +185,7 @@ impl Messages {
         Ok(())
     }
 
-    /// Lets go of what has come of a message that is too long; gives it when it is over.
+    /// Discards the bytes that have come of a message that is too long; returns it when it is over.
     fn discard(&mut self) -> Option<Result<Message, Status>> {
         let oversize_header = self.oversize_header.as_mut()?;
         let here = self.rest.len().min(usize::try_from(oversize_header.left()).unwrap_or(usize::MAX));
@@ -204,7 +207,7 @@ impl Messages {
         })
     }
 
-    /// Whether the message under way is to have a share now: it has begun to come, and is not whole or is long.
+    /// Returns true if the message under way needs a share now: it has begun to come, and is not whole or is long.
     fn needs_share(&self) -> bool {
         let is_short = self.rest.len() >= self.whole && self.whole <= UNSHARED_BYTES_MAX;
         !self.asked && self.whole > MESSAGE_HEADER_BYTES + FLOOR_BYTES && self.rest.len() >= FLOOR_BYTES && !is_short
@@ -228,8 +231,8 @@ impl Messages {
         Ok(())
     }
 
-    /// Takes the message under way, which is whole. What came behind a large one leaves its memory: that is to go with the
-    /// message, and with its share.
+    /// Takes the message under way, which is whole. Bytes that came behind a large one leave its memory: that is to go
+    /// with the message, and with its share.
     fn hand_out(&mut self) -> Message {
         let whole = std::mem::take(&mut self.whole);
         let mut message = self.rest.split_to(whole).freeze();
@@ -240,14 +243,14 @@ impl Messages {
         Message::Whole(message.split_off(MESSAGE_HEADER_BYTES))
     }
 
-    /// Why the stream ends.
+    /// Status that ends the stream.
     fn end(&self, error: &ErrorInfo) -> Status {
         count_refusal(AckLevel::Received, error.code, 1);
         self.share.give_back();
         to_status(error)
     }
 
-    /// Copies what came: in its own memory it would keep what other streams' frames came in.
+    /// Copies the bytes that came: in their own memory they would hold that of other streams' frames.
     fn keep(&mut self, data: &[u8]) {
         if self.asked {
             self.rest.reserve(self.whole.saturating_sub(self.rest.len()).max(data.len()));
@@ -407,7 +410,7 @@ mod tests {
         assert_eq!((limits.budget.available(), got.rest.capacity()), (1 << 20, 0), "nothing is kept between two");
     }
 
-    /// Whoever holds all of the budget with half messages: what came at once has its memory already.
+    /// A connection may hold all of the budget with half messages: bytes that came at once have their memory already.
     #[tokio::test]
     async fn a_message_that_is_whole_needs_no_share() {
         let limits = limits(1 << 20);

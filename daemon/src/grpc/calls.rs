@@ -1,4 +1,4 @@
-//! How many calls there are that the end of the daemon waits for.
+//! Number of calls that the end of the daemon waits for.
 
 use std::sync::Arc;
 

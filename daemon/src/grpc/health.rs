@@ -1,8 +1,9 @@
 //! `grpc.health.v1`: what `/readyz` says, for gRPC clients.
 //!
-//! What must hold: `SERVING` only while appends are accepted, for the whole (the empty name) and for the service that
-//! takes them; for the one that is read from, where this listener serves reading, also while they are not: a full disk is
-//! no reason to take the readers away. Whoever watches is told of each change, and of the end before the connection goes.
+//! Invariants: `SERVING` only while appends are accepted, for the whole (the empty name) and for the service that takes
+//! them. For the service that is read from, where this listener serves reading, also while they are not: a full disk is
+//! no reason to take the readers away. Each watcher is notified of each change, and of the end before the connection
+//! goes.
 
 use clad_proto::grpc::v1::ingest_server::SERVICE_NAME as INGEST;
 use clad_proto::grpc::v1::log_server::SERVICE_NAME as LOG;

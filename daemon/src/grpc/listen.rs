@@ -1,9 +1,9 @@
 //! Connections, before HTTP/2 sees them.
 //!
-//! What must hold: a connection has its place among all others for as long as its socket is open; one over the limit is
-//! told so in HTTP/2's own words; one that does not begin to speak HTTP/2 in time is closed; an error of `accept` is
-//! waited out, never spun on; once [`Connection`]s are cut, their sockets close whatever calls are open; one whose peer
-//! takes nothing of what waits for it for as long as [`PeerTimeouts`] gives it is closed: longer where it has read.
+//! Invariants: a connection has its slot for as long as its socket is open; one over the limit is notified in HTTP/2's
+//! own words. One that does not begin to speak HTTP/2 in time is closed. An error of `accept` is waited out, never spun
+//! on. Once [`Connection`]s are cut, their sockets close whatever calls are open. A peer that takes no output for as
+//! long as [`PeerTimeouts`] allows is closed: longer where it has read.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -38,21 +38,21 @@ const PREFACE_BYTES: usize = 24;
 /// Time and bytes that a connection over the limit gets to read why.
 const REFUSAL: (Duration, u64) = (Duration::from_secs(1), 64 * 1024);
 
-/// Who calls; every request has it in its extensions.
+/// The caller; every request has it in its extensions.
 #[derive(Clone, Debug)]
 pub(super) struct Caller {
     pub(super) address: String,
-    /// Whose part it has of what is shared.
+    /// Owner whose share of the quotas it uses.
     pub(super) owner: Owner,
     slot_state: Arc<SlotState>,
     /// One permit for each read that may be open on this connection.
     reads: Arc<Semaphore>,
-    /// There was one. What it gave may wait for the peer when it has ended: as blocks, in HTTP/2's buffers, in the socket's.
+    /// There was a read. Its output may wait for the peer after its end: as blocks, in buffers of HTTP/2 or the socket.
     has_read: Arc<AtomicBool>,
 }
 
 impl Caller {
-    /// For a call that says whether it owes an answer.
+    /// For a call that says whether it has a pending answer.
     pub(super) fn pending_answer(&self) -> PendingAnswer {
         self.slot_state.pending_answer()
     }
@@ -74,10 +74,10 @@ pub(super) struct Connection {
     /// There until the preface has come.
     handshake: Option<Pin<Box<Sleep>>>,
     got: usize,
-    /// Dropped with the connection, which ends the stream that it was made for.
+    /// Dropped with the connection; that ends the stream that it was made for.
     over: Option<mpsc::Sender<Infallible>>,
     peer_timeouts: PeerTimeouts,
-    /// There while it waits for the peer to take something, and since when.
+    /// Set while it waits for the peer to take something, with the time since when.
     taking: Option<(tokio::time::Instant, Pin<Box<Sleep>>)>,
     slot: ConnectionSlot,
     _counted: metrics::Connection,
@@ -190,7 +190,7 @@ impl Connection {
         ReceiverStream::new(closed).map(|never| match never {})
     }
 
-    /// Whether the connection may go on. Asked on both ways: HTTP/2 does not read while it cannot write.
+    /// Checks that the connection is still open. Called on both ways: HTTP/2 does not read while it cannot write.
     fn check_open(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if self.cut.as_mut().is_none_or(|cut| cut.as_mut().poll(cx).is_ready()) {
             if self.cut.take().is_some() && self.slot.slot_state().is_leaving() {
@@ -209,7 +209,7 @@ impl Connection {
 }
 
 impl Connection {
-    /// What came of a write: a peer that takes nothing for too long has none of it.
+    /// Result of a write: an error where a peer takes nothing for too long.
     fn taken(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if written.is_ready() {
             self.taking = None;

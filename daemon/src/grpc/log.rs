@@ -1,8 +1,8 @@
 //! `clad.v1.Log.Read`: a read whose blocks are OTLP messages.
 //!
-//! What must hold: only where the operator allows reading on this listener; the read itself is the same as a framed one;
-//! since a gRPC reader cannot check a payload's checksum, it is checked here, and what does not fit it is told as damage,
-//! never given out; the call ends with ReadEnd, or with a status that says why not.
+//! Invariants: it serves only where the operator allows reading on this listener. The read itself is the same as a
+//! framed one. A gRPC reader cannot check a payload's checksum, so it is checked here: a mismatch is reported as
+//! damage, and the payload is never given out. The call ends with ReadEnd, or with a status that says why not.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ impl v1::log_server::Log for Log {
         let (stop, call) = (self.stop.clone(), self.calls.begin());
         tokio::spawn(async move {
             let _held = (permit, call);
-            // Who wants no more drops the call.
+            // A reader that wants no more drops the call.
             let (_never, cancelled) = watch::channel(false);
             if start.run_as::<Otlp>(&out, stop, cancelled).await == Ended::Stopping {
                 let error = ErrorInfo::new(ErrorCode::ShuttingDown, "clad is going down").retry_after_ms(1000);

@@ -1,15 +1,14 @@
 //! gRPC: `clad.v1.Ingest` and `clad.v1.Log`, the standard health service and reflection.
 //!
-//! What must hold:
-//! - An append over gRPC goes through the same door as a framed one and gets the same answers: what one takes, the other
-//!   takes. It is encoded at the door, and its checksum starts there.
-//! - Memory that a peer can hold is bounded before it is taken: streams by [`streams`], what HTTP/2 may have buffered by the
-//!   windows below, a message that is put together by [`assembly`], what is admitted by the door, answers by a channel. A
-//!   peer that does not read its answers is not read from either. A request of any method but Append is at most
+//! Invariants:
+//! - An append over gRPC goes through the same admission as a framed one and gets the same answers: what one takes, the
+//!   other takes. It is encoded at admission, and its checksum starts there.
+//! - Memory that a peer can hold is bounded before it is taken: streams by [`streams`], HTTP/2's buffers by the windows
+//!   below, a message under assembly by [`assembly`], admitted bytes by admission, answers by a channel. A peer that
+//!   does not read its answers is not read from either. A request of any method but Append is at most
 //!   [`REQUEST_BYTES_MAX`] long, because tonic puts it together outside every budget.
-//! - A peer that is gone is found by HTTP/2's own pings; `idle_timeout` is of connections that have none.
-//! - On the way down no call begins, what was taken is answered, and nobody holds the daemon up with a call that only
-//!   watches.
+//! - HTTP/2's own pings find a peer that is gone; `idle_timeout` is for connections without pings.
+//! - During the shutdown no call begins, taken appends are answered, and no call that only watches delays the daemon.
 //!
 //! ```text
 //! listen (place, preface) ─▶ HTTP/2 ─▶ streams ─▶ assembly (length, budget, time) ─▶ append ─▶ Admission, Session ─▶ answers
@@ -53,48 +52,48 @@ use calls::Calls;
 use listen::Connection;
 use streams::{STREAMS_MAX, with_stream_slot};
 
-/// Bytes that one stream, or all of a connection, may have sent that are not taken yet. See [`window`] for what it is less.
+/// Bytes that one stream, or a whole connection, may have sent that are not taken yet. [`window`] may make it less.
 const WINDOW_BYTES: usize = 4 * 1024 * 1024;
 /// Calls of one connection, at most and at least: see [`calls_max`]. RFC 9113 asks for 100; clients beyond it wait.
 const MAX_STREAMS: u32 = 100;
 const MIN_STREAMS: u32 = 4;
 /// Calls beyond its limit, or broken, after which a connection ends. HTTP/2 remembers each of them for a while.
 const REFUSED_CALLS_MAX: usize = 32;
-/// Connections that are a crowd: when half of it has gone, its memory is given back to the system,
+/// Connections that are a burst: when half of it has gone, its memory is given back to the system,
 const CROWD_CONNECTIONS: usize = 8;
 /// this long after the last one went.
 const RELEASE_DELAY: Duration = Duration::from_secs(1);
 /// The longest request of a call that is not Append: a ReadRequest, a name of a service, a name to reflect on.
 const REQUEST_BYTES_MAX: usize = 4 * 1024;
-/// A silent connection is asked whether it is still there after this long, and given up after that much more.
+/// A silent connection is probed after this long, and closed after that much more.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(20));
 /// Time for a peer to take the last words of its calls.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a message has beside what its payload has: Append around the records, a resource or scope without anything.
+/// Bytes of a message beside its payload: Append around the records, a resource or scope without anything.
 const MESSAGE_OVERHEAD_BYTES: usize = 64 * 1024;
 
-/// The longest protobuf message: of our encoding, which `max_append_bytes` is of, whatever fits comes in no more.
+/// The longest protobuf message: an append whose encoding (the subject of `max_append_bytes`) fits is not longer.
 fn max_message_bytes(max_append: usize) -> usize {
     Logs::PER_PAYLOAD_BYTE * max_append + MESSAGE_OVERHEAD_BYTES
 }
 
-/// The window of the `nth` connection that is open: what HTTP/2 buffers of bytes that wait for room is bounded for all
-/// connections together. 1/2 + 1/6 + 1/12 + ... is less than 1, so that n of them have a quarter of the budget, and 64 KiB
-/// each: HTTP/2 starts there, and less would only stop every sender after its first frames.
+/// The window of the `nth` open connection: HTTP/2's buffers of bytes that wait for room are bounded for all
+/// connections together. 1/2 + 1/6 + 1/12 + ... is less than 1, so that n of them have a quarter of the budget, and 64
+/// KiB each: HTTP/2 starts there, and less would only stop every sender after its first frames.
 fn window(at_most: usize, budget: usize, nth: usize) -> u32 {
     let nth = nth.max(1);
     at_most.min(budget / 4 / nth.saturating_mul(nth + 1)).max(65_535) as u32
 }
 
-/// Calls that the `nth` connection is told that it may have open: a part of an eighth of all, because each one that is
+/// Maximum of open calls announced to the `nth` connection: a part of an eighth of all, because each call that is
 /// opened and refused costs some memory too. All together are bounded by [`streams`].
 fn calls_max(nth: usize) -> u32 {
     u32::try_from(STREAMS_MAX / 8 / nth.max(1)).unwrap_or(u32::MAX).clamp(MIN_STREAMS, MAX_STREAMS)
 }
 
-/// Serves on a listener until the daemon stops. What HTTP/2 may buffer of a connection is told once, when it begins, by the
-/// limits at the daemon's start.
+/// Serves on a listener until the daemon stops. The windows of HTTP/2 are announced once, when a connection begins, by
+/// the limits at the daemon's start.
 pub(crate) fn serve(
     listener: TcpListener,
     live_settings: LiveSettings,
@@ -117,7 +116,7 @@ pub(crate) fn serve(
             .with_service_name(LOG)
             .with_service_name("grpc.health.v1.Health")
             .with_service_name("grpc.reflection.v1.ServerReflection")
-            // What tools from before 2023 ask for, and some of today ask for first.
+            // Name that tools from before 2023 ask for, and some of today ask for first.
             .with_service_name("grpc.reflection.v1alpha.ServerReflection")
             .register_encoded_file_descriptor_set(tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET)
@@ -151,13 +150,13 @@ pub(crate) fn serve(
     tokio::spawn(live(serving.all(incoming), calls, service.stop, cut));
 }
 
-/// What each connection is served with.
+/// Settings with which each connection is served.
 struct Serving {
     routes: Routes,
     connection_slots: Arc<ConnectionSlots>,
-    /// What a stream and a connection may hold at most.
+    /// The maximum that a stream and a connection may hold.
     windows: (usize, usize),
-    /// After how long a silent one is asked whether it is there, and how long it has for its answer.
+    /// Silence after which a connection is probed, and time for its answer.
     keepalive: (Duration, Duration),
     stop: watch::Receiver<bool>,
 }
@@ -191,7 +190,7 @@ impl Serving {
         while open.join_next().await.is_some() {}
     }
 
-    /// One connection, as a server of its own: HTTP/2 is told its windows when it begins.
+    /// One connection, as a server of its own: HTTP/2 gets its windows when it begins.
     fn one(&self, mut connection: Connection) -> impl Future<Output = ()> + Send + use<> {
         let nth = self.connection_slots.open_on(metrics::Transport::Grpc);
         let over = connection.closed_stream();
@@ -204,7 +203,7 @@ impl Serving {
             .http2_keepalive_interval(Some(self.keepalive.0))
             .http2_keepalive_timeout(Some(self.keepalive.1))
             .add_routes(self.routes.clone())
-            // No second one ever comes; that it is over is how the server knows that it is done.
+            // No second one ever comes; its end is the sign for the server that it is done.
             .serve_with_incoming_shutdown(tokio_stream::once(Ok(connection)).chain(over), async move {
                 let _ = stop.wait_for(|stop| *stop).await;
             });

@@ -1,12 +1,12 @@
-//! What an append says of itself that is too long to be taken: read while its bytes come and go, none of which is kept.
+//! Header fields of an append that is too long to be taken: read while its bytes come and go, none of which is stored.
 //!
-//! What must hold: memory and work do not grow with what is in it; where it is no append, or not protobuf, that is known
-//! at the end, and then nobody can be told which append it was.
+//! Invariants: memory and work do not grow with its content. Where it is no append, or not protobuf, that is known at
+//! the end, and then the refusal cannot say which append it was.
 
 use clad_proto::AckLevel;
 use clad_proto::grpc::v1;
 
-/// What is known of it when all of it has come.
+/// Header fields, known when all of it has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct OversizeHeader {
     pub(super) first_seq: u64,
@@ -20,10 +20,10 @@ const REQUEST: usize = 0;
 const APPEND: usize = 1;
 const SCOPE: usize = 3;
 
-/// The field of each that holds the next: of a request the append, of that its logs, of those a scope, of that a record.
+/// Field of each that holds the next: the append in a request, its logs in that, then a scope, then a record.
 const INNER: [u64; 4] = [2, 4, 2, 2];
 
-/// What the next byte belongs to.
+/// Part that the next byte belongs to.
 #[derive(Clone, Copy)]
 enum At {
     Key,
@@ -38,7 +38,7 @@ pub(super) struct OversizeHeaderParser {
     /// The number that is being read, and how many bits of it are there.
     number: u64,
     bits: u32,
-    /// How many bytes have come, and where each message that is open ends.
+    /// Number of bytes that have come, and where each message that is open ends.
     position: u64,
     ends: [u64; 4],
     depth: usize,
@@ -50,7 +50,7 @@ pub(super) struct OversizeHeaderParser {
 }
 
 impl OversizeHeaderParser {
-    /// Of a message of this length.
+    /// A parser for a message of this length.
     pub(super) const fn new(len: u64) -> Self {
         let found = OversizeHeader { first_seq: 0, level: None, records: 0 };
         Self {
@@ -66,7 +66,7 @@ impl OversizeHeaderParser {
         }
     }
 
-    /// How many bytes are still to come.
+    /// Number of bytes still to come.
     pub(super) const fn left(&self) -> u64 {
         self.ends[REQUEST] - self.position
     }
@@ -97,7 +97,7 @@ impl OversizeHeaderParser {
         }
     }
 
-    /// What it says; nothing where it is no append.
+    /// Its header fields; nothing where it is no append.
     pub(super) fn found(&self) -> Option<OversizeHeader> {
         let whole = self.left() == 0 && self.bits == 0 && matches!(self.at, At::Key);
         (self.kind == INNER[REQUEST] && !self.lost && whole).then_some(self.found)
@@ -125,7 +125,7 @@ impl OversizeHeaderParser {
         }
     }
 
-    /// What comes after a number that is whole.
+    /// State after a number that is whole.
     fn field(&mut self, number: u64) -> At {
         match self.at {
             At::Key => match (number >> 3, number & 7) {
@@ -160,7 +160,7 @@ impl OversizeHeaderParser {
             return At::Key;
         };
         if self.depth == REQUEST && (1..=4).contains(&field) && field != self.kind {
-            // It goes on with one of its own kind; after another it is a new one.
+            // It continues one of its own kind; after another it is a new one.
             self.kind = field;
             self.found = OversizeHeader::default();
         }
@@ -202,7 +202,7 @@ mod tests {
         oversize_header.found()
     }
 
-    /// What an append says that is not too long.
+    /// Header fields of an append that is not too long.
     fn asked(bytes: &[u8]) -> OversizeHeader {
         let Ok(Some(Asked::Append(append))) = Asked::parse(bytes) else { panic!("an append") };
         OversizeHeader { first_seq: append.first_seq, level: append.level, records: append.logs.count() }
@@ -217,7 +217,7 @@ mod tests {
             for piece in [1, 2, 3, 7, 64, 1000, bytes.len()] {
                 assert_eq!(oversize_header(&bytes, piece), Some(right), "in pieces of {piece}");
             }
-            // Fields in another order, and one that nobody knows.
+            // Fields in another order, and an unknown one.
             let late = request(Request::Append(v1::Append { first_seq: 5, ..Default::default() }));
             let both = [&bytes[..], &[0x7A, 2, 1, 1], &late].concat();
             assert_eq!(oversize_header(&both, 11), Some(OversizeHeader { first_seq: 5, ..right }));

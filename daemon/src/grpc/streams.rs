@@ -1,8 +1,8 @@
 //! Places of streams, over all gRPC connections.
 //!
-//! Must hold:
-//! - A call of any method has a place before its body is read, and keeps it until its answer has ended. So the memory that
-//!   all streams take is bounded by [`STREAMS_MAX`], and not by connections times streams of each.
+//! Invariants:
+//! - A call of any method has a place before its body is read, and holds it until its answer has ended. So the memory
+//!   of all streams is bounded by [`STREAMS_MAX`], and not by connections times streams of each.
 //! - A call without a place is refused with RESOURCE_EXHAUSTED and may be made again later. Its body is not read.
 //! - An owner never has all of the places: the quota leaves some for another owner.
 
@@ -30,7 +30,7 @@ const RETRY_AFTER_MS: u32 = 1000;
 pub(super) struct StreamSlot(#[expect(dead_code, reason = "it is there to be dropped")] Arc<QuotaGuard>);
 
 impl StreamSlot {
-    /// Passes a frame of the answer on. The closure that calls it owns the place for as long as the answer's body lives.
+    /// Passes a frame of the answer on. The closure that calls it owns the place while the answer's body lives.
     fn beside<T>(&self, frame: T) -> T {
         frame
     }

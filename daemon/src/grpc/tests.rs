@@ -1,4 +1,4 @@
-//! Connections that do not do their part, with times that a test can wait for, and what all of them may have.
+//! Connections of faulty peers, with times that a test can wait for, and the maximum of all of them.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,10 +15,10 @@ use crate::ingest::PeerTimeouts;
 use crate::ingest::quota::Owner;
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
-/// What stands for a minute here.
+/// Short replacement for a minute.
 const SHORT_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// What docs/ARCHITECTURE.md states of all connections together, up to `max_connections`.
+/// Bounds that docs/ARCHITECTURE.md states of all connections together, up to `max_connections`.
 #[test]
 fn the_parts_of_all_connections_have_a_bound() {
     const BUDGET: usize = 16 << 20;
@@ -41,7 +41,7 @@ async fn pair(peer_timeouts: PeerTimeouts) -> (Connection, TcpStream, watch::Sen
     (Connection::new(stream, (address, Owner::Network), slot, (TEST_TIMEOUT * 10, peer_timeouts), is_cut), peer, cut)
 }
 
-/// Writes until nothing more is taken, and waits for what comes of that.
+/// Writes until nothing more is taken, and waits for the result.
 async fn fill(connection: &mut Connection) -> io::Error {
     let bytes = vec![0; 64 << 10];
     loop {
@@ -90,7 +90,7 @@ async fn a_peer_that_takes_some_has_all_the_time_again() {
     fill_now(&mut connection).await;
 }
 
-/// A pager at which nobody looks: also when its read has ended, and when it began while something waited already.
+/// A pager that no person looks at: also when its read has ended, and when it began while something waited already.
 #[tokio::test]
 async fn one_that_has_read_may_rest_for_longer() {
     let peer_timeouts =
@@ -102,7 +102,7 @@ async fn one_that_has_read_may_rest_for_longer() {
         }
         drop(connection.connect_info().begin_read().expect("a place"));
         assert!(timeout(5 * SHORT_TIMEOUT, fill(&mut connection)).await.is_err(), "it is let go");
-        // It takes all, and goes on.
+        // It takes all, and continues.
         let (mut taken, mut bytes) = (0, vec![0; 64 << 10]);
         let goes_on = async {
             loop {
@@ -122,7 +122,7 @@ async fn one_that_has_read_may_rest_for_longer() {
     assert_eq!(error.kind(), io::ErrorKind::TimedOut);
 }
 
-/// What comes by a connection of HTTP/2, spoken by hand.
+/// Frames of a connection of HTTP/2, written by hand.
 struct Frames(TcpStream);
 
 impl Frames {
@@ -150,7 +150,7 @@ impl Frames {
         self.0.write_all(&frame).await.expect("sent");
     }
 
-    /// Answers so many PINGs, and nothing after them; whether so many came before the end.
+    /// Answers so many PINGs, and nothing after them; returns true if so many came before the end.
     async fn answers(&mut self, mut pings: u32) -> bool {
         while pings > 0 {
             match self.next().await {
@@ -173,7 +173,7 @@ fn serving(keepalive: (Duration, Duration)) -> (Serving, watch::Sender<bool>) {
     (Serving { routes, connection_slots, windows: (1 << 20, 8 << 20), keepalive, stop: stopped }, stop)
 }
 
-/// A peer that vanishes says nothing, and one that is there is asked as well.
+/// A peer that vanishes says nothing, and a peer that is there is asked as well.
 #[tokio::test]
 async fn a_silent_peer_is_asked_whether_it_is_there_and_let_go_where_it_is_not() {
     for (is_there, time_to_answer) in [(true, TEST_TIMEOUT * 10), (false, SHORT_TIMEOUT)] {

@@ -19,19 +19,19 @@ use super::quota::{Quota, QuotaGuard, QuotaHandle};
 use super::reactor;
 use crate::metrics::{self, Dropped, Rejected, Share};
 
-/// How long an append may wait for room, in its connection's share and then in the budget, before it is refused as busy.
+/// Time that an append may wait for room, in its connection's share and then in the budget. Then it is refused as busy.
 pub(crate) const ADMISSION_TIMEOUT: Duration = Duration::from_secs(5);
 /// Counted for each append beside its payload: what the journal and the session hold of it.
 const APPEND_OVERHEAD_BYTES: usize = 128;
 
-/// The door of the log. A reload makes another one for the connections that come after it: what a client was told in its
-/// handshake holds for as long as it stays.
+/// Admission of the log. A reload makes another one for later connections: what the handshake of a client says holds
+/// for as long as the client stays.
 #[derive(Clone)]
 pub(crate) struct Admission {
     pub(crate) journal: Arc<Journal>,
     pub(crate) policy: DurabilityPolicy,
     pub(crate) highest: AckLevel,
-    /// What a FLUSH can reach: `durable` also where the policy's acks end at `written`, if the disk allows it.
+    /// Levels that a FLUSH can reach: `durable` also where the policy's acks end at `written`, if the disk allows it.
     pub(crate) flush_reach: AckLevel,
     pub(crate) max_append: u32,
     pub(crate) max_record: u32,
@@ -47,7 +47,7 @@ pub(crate) struct Producer {
     pub(crate) id: ProducerId,
     pub(crate) owner: u64,
     pub(crate) epoch: u32,
-    /// Whose share of all producers it is of.
+    /// Owner whose share of all producers it counts in.
     quota: Owner,
     forget: bool,
 }
@@ -56,7 +56,7 @@ impl Producer {
     /// Its session begins.
     ///
     /// # Errors
-    /// [`AppendError::NotOwner`], also where somebody else was faster; [`AppendError::Forgetting`].
+    /// [`AppendError::NotOwner`], also where another connection was faster; [`AppendError::Forgetting`].
     pub(crate) fn begin(
         journal: Arc<Journal>,
         id: ProducerId,
@@ -72,8 +72,8 @@ impl Producer {
         Ok(Self { journal, id, owner, epoch, quota, forget: false })
     }
 
-    /// A refusal of the journal in the protocol's words. Where there is no place for this producer it names whose share is
-    /// used up.
+    /// A refusal of the journal in the protocol's words. Where there is no place for this producer, it names the owner
+    /// whose share is used up.
     pub(crate) fn refusal(&self, e: &AppendError) -> ErrorInfo {
         let mut info = refusal(e);
         if *e == AppendError::TooManyProducers {
@@ -101,7 +101,7 @@ pub(crate) struct Admitted {
     pub(crate) at: Arrival,
 }
 
-/// When something arrived, on all clocks; read once for everything that one read brought.
+/// Time at which something arrived, on all clocks; read once for everything that one read brought.
 #[derive(Clone, Copy)]
 pub(crate) struct Arrival {
     pub(crate) since: Instant,
@@ -115,7 +115,7 @@ impl Arrival {
     }
 }
 
-/// The last epochs before this one; none in the moment in which a new one is in force and not shown yet.
+/// The last epochs before this one; none while a new one is in force and not shown yet.
 fn earlier(meta: &Meta, epoch: u32) -> Vec<EpochStart> {
     let before = meta.epochs.len().saturating_sub(1);
     let epochs =
@@ -124,8 +124,8 @@ fn earlier(meta: &Meta, epoch: u32) -> Vec<EpochStart> {
 }
 
 impl Admission {
-    /// Answers a HELLO. Where an earlier life of its producer was forgotten a moment ago, the answer waits until the log says
-    /// so, but not for ever. Cancel safe: no session has begun then.
+    /// Answers a HELLO. Where an earlier life of its producer was forgotten a moment ago, the answer waits for the log
+    /// to say so, with a timeout. Cancel safe: no session has begun then.
     pub(crate) async fn meet(&self, hello: &Hello, peer: &Peer) -> Result<(Welcome, Option<Producer>), ErrorInfo> {
         if hello.intent.append {
             // If it is not over then, the journal refuses the session for it.
@@ -217,7 +217,7 @@ impl Admission {
         Some(Admitted { permit, at })
     }
 
-    /// Hands appends over that came together and were checked. `verdicts` gets one for each, in their order.
+    /// Hands over appends that came together and were checked. `verdicts` gets one for each, in their order.
     pub(crate) fn take_burst(
         &self,
         peer: &Peer,
@@ -255,8 +255,8 @@ impl Admission {
         }
     }
 
-    /// Checks an append's payload and puts it as the journal takes it in a burst; nothing if something is wrong with it.
-    // Inlined, so that it is made where it is kept.
+    /// Checks an append's payload and prepares it for the journal in a burst; nothing if something is wrong with it.
+    // Inlined, so that it is made where it is stored.
     #[inline(always)]
     pub(crate) fn item<'a>(
         &self,
@@ -285,7 +285,7 @@ impl Admission {
         })
     }
 
-    /// Why [`Self::item`] gave nothing.
+    /// Reason why [`Self::item`] returned nothing.
     pub(crate) fn why_not(&self, view: &AppendView<'_>) -> ErrorInfo {
         if let Err(error) = self.check_level(view.head.level) {
             return error;
@@ -307,7 +307,7 @@ impl Admission {
         Arrival { since: Instant::now(), moment: self.journal.now() }
     }
 
-    /// Counts an append's bytes, waiting for room, but not for ever. Cancel safe: nothing is counted then.
+    /// Counts an append's bytes; waits for room, with a timeout. Cancel safe: nothing is counted then.
     pub(crate) async fn admit(&self, quota: &QuotaHandle, payload: usize) -> Result<Admitted, ErrorInfo> {
         let acquire = quota.take(Self::cost(payload));
         match tokio::time::timeout(ADMISSION_TIMEOUT, acquire).await {
@@ -322,14 +322,14 @@ impl Admission {
         }
     }
 
-    /// What an append is told that has waited [`ADMISSION_TIMEOUT`] for the bytes of its own connection to reach the disk.
+    /// Error for an append that has waited [`ADMISSION_TIMEOUT`] for the bytes of its own connection to reach the disk.
     pub(crate) fn share_is_full(&self) -> ErrorInfo {
         let limit = self.max_connection_bytes;
         let text = "as many bytes of this connection as [limits] max_connection_inflight_bytes allows are waiting for the disk";
         ErrorInfo::new(ErrorCode::Busy, text).retry_after_ms(1000).limited_to(limit as u64)
     }
 
-    /// What can be said of an append without the journal.
+    /// Checks of an append that need no journal.
     fn check(&self, head: &AppendHead, payload: &[u8]) -> Result<Scan, ErrorInfo> {
         self.check_level(head.level)?;
         if payload.len() > self.max_append as usize {
@@ -338,8 +338,8 @@ impl Admission {
         Ok(scan(payload, head.count, self.max_record)?)
     }
 
-    /// The error of an append that is refused for what it is. It may be stored all the same: sent again, where it was taken
-    /// when more was allowed.
+    /// The error of an append that is refused for what it is. The append may be stored already: it may be a resend of
+    /// one that was taken when more was allowed.
     pub(crate) fn unless_stored(&self, producer: &Producer, first_seq: u64, error: ErrorInfo) -> ErrorInfo {
         let stored = self.journal.is_stored(producer.id.as_bytes(), producer.owner, first_seq);
         ErrorInfo { maybe_written: error.maybe_written || stored == Some(true), ..error }
@@ -400,7 +400,7 @@ impl Admission {
     }
 }
 
-/// Why there is no place for a further producer of this owner; `known` is how many are remembered of whom.
+/// Reason why there is no place for a further producer of this owner; `known` is how many are remembered of each owner.
 fn no_place_among(known: &[(u64, usize)], total: usize, quota: Owner) -> String {
     let is_his = |counted: u64| match quota {
         Owner::Uid(uid) => counted == u64::from(uid),
@@ -421,7 +421,7 @@ fn no_place_among(known: &[(u64, usize)], total: usize, quota: Owner) -> String 
     format!("{why}. End producers with BYE, wait until some were silent for 10 minutes, or raise the limit")
 }
 
-/// Counts a refusal: told to the sender, or, where it wants no answer, as dropped.
+/// Counts a refusal: reported to the sender, or, where it wants no answer, as dropped.
 pub(crate) fn count_refusal(level: AckLevel, code: ErrorCode, records: u32) {
     if code == ErrorCode::TooManyConnections {
         return metrics::refused_for_share(Share::Connections); // no record was in it

@@ -1,10 +1,10 @@
 //! A burst: the appends that one read of a connection brought, handed to the journal together.
 //!
-//! What must hold: each append is taken or refused exactly as if it had come alone, and answered in its order. Only
-//! appends that nothing is wrong with so far join; one that has something wrong goes the way of a single append, after
-//! those before it. A burst is bounded, by [`BURST_APPENDS_MAX`] and [`BURST_BYTES_MAX`]: the journal's lock is held over a copy of
-//! it, and other connections wait for that. What a burst costs by count (the lock, the permit, the counters, the look
-//! for its producer) it costs once.
+//! Invariants: each append is taken or refused exactly as if it had come alone, and answered in its order. Only appends
+//! without a known error join. An append with an error goes the way of a single append, after those before it. A burst
+//! is bounded, by [`BURST_APPENDS_MAX`] and [`BURST_BYTES_MAX`]: the journal's lock is held over a copy of it, and
+//! other connections wait for that. Costs by count (the lock, the permit, the counters, the producer look-up) are paid
+//! once per burst.
 
 use clad_journal::{Accepted, AppendError, Item};
 use clad_proto::frame::{self, AppendHead, AppendView, Refused};
@@ -23,10 +23,10 @@ pub(super) const BURST_BYTES_MAX: usize = 128 * 1024;
 #[derive(Default)]
 pub(super) struct Burst<'a> {
     items: Vec<Item<'a>>,
-    /// Of each: where its frame begins in what was read, and what it said.
+    /// For each: the place of its frame in the bytes that were read, and its head.
     heads: Vec<(usize, AppendHead)>,
     bytes: usize,
-    /// What they are counted with against the budget.
+    /// Bytes that they count against the budget.
     cost: usize,
 }
 
@@ -56,8 +56,8 @@ impl<'a> Burst<'a> {
 }
 
 impl Connection {
-    /// Lets an append join, if nothing stands against it: `false` says that it must be looked at alone, when what came
-    /// before it was handed over.
+    /// Lets an append join, if nothing is against it. `false`: it must be checked alone, after everything before it was
+    /// handed over.
     pub(super) fn join<'a>(&mut self, burst: &mut Burst<'a>, body: &'a [u8], at: usize) -> bool {
         let Ok(view) = AppendView::parse(body) else { return false };
         let admission = &self.service.admission;
@@ -78,8 +78,8 @@ impl Connection {
         true
     }
 
-    /// Hands over what has joined. Where the budget has no room for an append, the error says where its frame begins:
-    /// those before it are taken.
+    /// Hands over the appends that joined. Where the budget has no room for an append, the error is where its frame
+    /// begins: those before it are taken.
     pub(super) fn hand_over(&mut self, burst: &mut Burst<'_>) -> Result<(), usize> {
         if burst.is_empty() {
             return Ok(());
@@ -145,7 +145,7 @@ impl Connection {
         self.session.given(head.first_seq, accepted, head.level, bytes, since);
     }
 
-    /// Answers an append that was not.
+    /// Answers an append that was refused.
     pub(super) fn refused(&mut self, head: &AppendHead, error: clad_proto::ErrorInfo) {
         count_refusal(head.level, error.code, head.count);
         if head.level != AckLevel::None {

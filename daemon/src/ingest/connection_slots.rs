@@ -1,8 +1,9 @@
-//! Places of connections, over all listeners and transports.
+//! Slots of connections, over all listeners and transports.
 //!
-//! What must hold: each is a slot of its owner ([`super::slots`]); who gives his up is answered what he is owed first, and
-//! told; until he is gone his descriptor counts among [`LEAVING_CONNECTIONS_MAX`], and with as many of them nobody else makes room. Root
-//! has [`ROOT_RESERVED_CONNECTIONS`] that nobody else gets: who is to put things right can always connect.
+//! Invariants: each is a slot of its owner ([`super::slots`]). A connection that releases its slot is first answered
+//! all pending appends, and notified. Until it is gone its descriptor counts among [`LEAVING_CONNECTIONS_MAX`]; with as
+//! many of them no other makes room. Root has [`ROOT_RESERVED_CONNECTIONS`] of its own: an administrator can always
+//! connect.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,12 +15,12 @@ use super::quota::{Owner, QuotaUsage};
 use super::slots::{Slot, SlotState, Slots};
 use crate::metrics::{self, Label};
 
-/// Connections that have given their place up and are not gone yet. They are among the daemon's own descriptors.
+/// Connections that have released their slot and are not gone yet. They are among the daemon's own descriptors.
 pub(crate) const LEAVING_CONNECTIONS_MAX: usize = 32;
 /// Connections of root beyond `[limits] max_connections`.
 pub(crate) const ROOT_RESERVED_CONNECTIONS: usize = 16;
 
-/// How many connections there are, over all listeners, and how many there may be.
+/// Number of connections over all listeners, and its maximum.
 pub(crate) struct ConnectionSlots {
     slots: Arc<Slots>,
     by_transport: [AtomicU64; metrics::Transport::ALL.len()],
@@ -32,7 +33,7 @@ pub(crate) struct ConnectionSlot {
     slot: Slot,
 }
 
-/// Why a connection ends that makes room.
+/// Error for a connection that ends because it makes room.
 pub(crate) fn makes_room() -> ErrorInfo {
     let text = "this user (or the network) has more connections than others, who want a place ([limits] max_connections): \
                 the one that was silent for longest makes room";
@@ -55,23 +56,23 @@ impl ConnectionSlots {
         self.slots.open()
     }
 
-    /// Who has how many.
+    /// Connections of each owner.
     pub(crate) fn quota_usage(&self) -> QuotaUsage {
         self.slots.quota_usage()
     }
 
-    /// How many there are on one transport.
+    /// Number of connections on one transport.
     pub(crate) fn open_on(&self, transport: metrics::Transport) -> usize {
         self.by_transport[transport.index()].load(Ordering::Relaxed) as usize
     }
 
-    /// How many there are on each transport.
+    /// Number of connections on each transport.
     pub(crate) fn by_transport(&self) -> HashMap<String, u64> {
         let open = |transport: &metrics::Transport| self.by_transport[transport.index()].load(Ordering::Relaxed);
         metrics::Transport::ALL.iter().map(|transport| (transport.as_str().to_owned(), open(transport))).collect()
     }
 
-    /// A place for one more connection, while its owner may have one, or somebody makes room.
+    /// A slot for one more connection, while its owner may have one, or another connection makes room.
     pub(crate) fn take(self: &Arc<Self>, owner: Owner, transport: metrics::Transport) -> Option<ConnectionSlot> {
         let slot = self.slots.take(owner)?;
         self.by_transport[transport.index()].fetch_add(1, Ordering::Relaxed);
@@ -79,7 +80,7 @@ impl ConnectionSlots {
     }
 }
 
-/// Why there is none for this owner.
+/// Reason why there is no slot for this owner.
 pub(crate) fn no_place(quota_usage: &QuotaUsage, owner: Owner) -> ErrorInfo {
     let QuotaUsage { total, by_owner } = quota_usage;
     let in_use: usize = by_owner.iter().map(|(_, count)| count).sum();

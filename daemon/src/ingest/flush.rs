@@ -1,8 +1,9 @@
 //! FLUSH: the rules that both transports have.
 //!
-//! What must hold: a FLUSH is answered once, by a mark that repeats its number or by a refusal that does, and ends nothing
-//! else; its mark covers all that this session sent before it; what the journal lost since the last one is told to the next,
-//! once. One that is of no level that has a mark, or has no number, is no FLUSH: who decodes it says so.
+//! Invariants: a FLUSH is answered once, by a watermark that repeats its number or by a refusal that does, and ends
+//! nothing else. Its watermark covers all that this session sent before it. A loss of the journal since the last FLUSH
+//! is reported to the next, once. A frame whose level has no watermark, or without a number, is no FLUSH: the decoder
+//! says so.
 
 use clad_journal::Level;
 use clad_proto::frame::{Flush, Watermark};
@@ -12,12 +13,12 @@ use super::admission::Admission;
 use super::session::{Session, watermark};
 
 impl Session {
-    /// Takes a FLUSH in. The mark that answers it at once, or nothing where [`Session::release`] answers it later.
+    /// Takes a FLUSH in. Returns the watermark that answers it, or nothing where [`Session::release`] answers later.
     ///
     /// # Errors
-    /// The answer where it is refused: nothing is noted, and the session goes on.
+    /// The answer where it is refused: nothing is noted, and the session continues.
     pub(crate) fn ask_flush(&mut self, admission: &Admission, flush: Flush) -> Result<Option<Watermark>, ErrorInfo> {
-        // Where acks end at `written`, a flush still asks the disk: the sync is made, the mark is what it is.
+        // Where acks end at `written`, a flush still asks the disk: the sync is made, the watermark is what it is.
         if flush.level > admission.flush_reach {
             let text = format!("this log reaches `{}` at most, not `{}`", admission.flush_reach, flush.level);
             return Err(ErrorInfo::new(ErrorCode::LevelUnreachable, text));

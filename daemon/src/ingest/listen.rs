@@ -1,8 +1,8 @@
-//! Sockets and who may come in.
+//! Sockets and access to them.
 //!
-//! What must hold: a socket's file has the mode that the design gives it whatever the umask; a socket that a dead
-//! daemon left is replaced, one that a living daemon answers on is not, and no other file; a connection over the limit is told so and
-//! costs the others nothing; an error of `accept` (no descriptors left) is waited out, never spun on.
+//! Invariants: a socket's file has the mode that the design gives it whatever the umask. A socket that a dead daemon
+//! left is replaced; one that a living daemon answers on is not, and no other file is. A connection over the limit is
+//! notified and costs the others nothing. An error of `accept` (no descriptors left) is waited out, never spun on.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -31,12 +31,12 @@ use super::sock_diag;
 use crate::access::Access;
 use crate::metrics;
 
-/// Connections that wait to be accepted, of a Unix socket; no more than `net.core.somaxconn` in any case. As systemd has it.
+/// Connections of a Unix socket that wait to be accepted; at most `net.core.somaxconn` in any case. As in systemd.
 const BACKLOG: i32 = 4096;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// What a peer on TCP that says nothing is asked, so that one that vanished does not keep its place: after so long, again
-/// after so much, and so often. As for gRPC, which asks by itself.
+/// Keepalive of TCP, so that a vanished peer does not keep its slot: time of silence before the first probe, time
+/// between probes, number of probes. As for gRPC, which probes by itself.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(30), Duration::from_secs(10), 2);
 
 /// Binds a Unix socket with a mode of its own.
@@ -46,7 +46,7 @@ pub(crate) fn bind_unix(path: &Path, mode: u32) -> io::Result<UnixListener> {
     }
     match std::os::unix::net::UnixStream::connect(path) {
         Ok(_) => return Err(io::Error::new(io::ErrorKind::AddrInUse, "another process answers on this socket")),
-        // So is who knocks on any other file.
+        // Connecting to any other file is refused too.
         Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => match path.metadata()?.file_type().is_socket() {
             true => std::fs::remove_file(path)?,
             false => return Err(io::Error::new(io::ErrorKind::AlreadyExists, "there is something that is no socket")),
@@ -59,7 +59,7 @@ pub(crate) fn bind_unix(path: &Path, mode: u32) -> io::Result<UnixListener> {
     UnixListener::from_std(listener)
 }
 
-/// The file is made with the socket's own mode, so that at no moment more may connect than are meant to.
+/// The file is made with the socket's own mode, so that at no moment more peers may connect than are meant to.
 fn bound(path: &Path, mode: u32) -> io::Result<std::os::unix::net::UnixListener> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -76,7 +76,7 @@ async fn too_many<W: tokio::io::AsyncWrite + Unpin>(mut wr: W, error: ErrorInfo)
     let _ = tokio::time::timeout(Duration::from_secs(1), wr.write_all_buf(&mut out)).await;
 }
 
-/// Has the kernel ask a peer that says nothing whether it is still there.
+/// Makes the kernel probe a silent peer.
 fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     let (after, again, times) = KEEPALIVE;
     sockopt::set_socket_keepalive(stream, true)?;
@@ -85,7 +85,7 @@ fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     Ok(sockopt::set_tcp_keepcnt(stream, times)?)
 }
 
-/// Gives a stream to the threads that serve it, which can be told to make room.
+/// Gives a stream to the threads that serve it; the connection can be notified to make room.
 fn adopted(
     reactor: &Reactor,
     stream: io::Result<impl Into<OwnedFd>>,
@@ -190,7 +190,7 @@ pub(crate) async fn tcp(
 mod tests {
     use super::*;
 
-    /// Counted in seconds until a peer that has vanished gives its place back.
+    /// Seconds until a vanished peer releases its slot.
     #[tokio::test]
     async fn a_peer_that_says_nothing_is_asked_by_the_kernel() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

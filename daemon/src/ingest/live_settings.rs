@@ -1,4 +1,4 @@
-//! What the next connection is given. A reload replaces it; connections that are there keep theirs.
+//! Settings of the next connection. A reload replaces them; open connections keep theirs.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -7,7 +7,7 @@ use super::framed::Service;
 use crate::config::Limits;
 use crate::setup::clamp;
 
-/// What buffers of connections may take beyond their own: as much of what comes as of answers.
+/// Bytes that buffers of connections may take beyond their own: as much for input as for answers.
 pub(crate) fn buffers(limits: &Limits) -> usize {
     2 * limits.max_inflight_bytes as usize
 }

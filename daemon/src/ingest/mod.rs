@@ -3,9 +3,9 @@
 //! ```text
 //! framed, grpc ─▶ Admission::take (check, level, permits) ─▶ Journal::append ─▶ Session (answers due) ─▶ the socket
 //! ```
-//! What must hold, for every transport: an append is taken whole or refused whole, and a refusal names the record at
-//! fault; bytes are counted against the budget before they are taken; nothing that a peer does costs another its
-//! answers; what is dropped without an answer (level `none`) is counted.
+//! Invariants, for every transport: an append is taken whole or refused whole, and a refusal names the record at fault.
+//! Bytes are counted against the budget before they are taken. Nothing that a peer does costs another peer its answers.
+//! Whatever is dropped without an answer (level `none`) is counted.
 
 mod admission;
 mod burst;
@@ -37,6 +37,6 @@ pub(crate) use quota::Owner;
 pub(crate) use reactor::Reactor;
 pub(crate) use session::{Answer, Session};
 
-/// Frames up to this length need no share of the budget for large ones, and of these so much comes before a
-/// share is asked for: who only claims much gets nothing for it.
+/// Frames up to this length need no share of the budget for large ones. Of larger ones this many bytes come before a
+/// share is asked for: a peer that only claims a length gets nothing for it.
 pub(crate) const UNSHARED_FRAME_BYTES_MAX: usize = 64 * 1024;

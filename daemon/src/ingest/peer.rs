@@ -1,7 +1,7 @@
-//! Who is at the other end, as the kernel tells it: never as the peer says.
+//! Identity of a peer, as the kernel reports it: never as the peer says.
 //!
-//! What must hold: what the daemon vouches for comes from `SO_PEERCRED` and `/proc`; the owner of a producer id is the
-//! uid on a Unix socket, and a hash of the secret elsewhere (a network peer has no uid that could be believed).
+//! Invariants: peer metadata comes from `SO_PEERCRED` and `/proc`. The owner of a producer id is the uid on a Unix
+//! socket, elsewhere a hash of the secret: a network peer has no uid that could be believed.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -19,23 +19,23 @@ pub(crate) struct Peer {
     pub(crate) transport: Transport,
     pub(crate) uid: Option<u32>,
     pub(crate) gid: Option<u32>,
-    /// Whose part it has of what is shared.
+    /// Owner whose share of the quotas it uses.
     quota_owner: Owner,
     process: (u32, u64),
     pub(crate) may_read: bool,
-    /// The vouched fields, encoded once.
+    /// The peer metadata, encoded once.
     pub(crate) meta: Vec<u8>,
     /// For the log.
     pub(crate) name: String,
 }
 
 impl Peer {
-    /// A peer on a Unix socket, and when its process started, where that is sure.
+    /// A peer on a Unix socket, and the start time of its process, where that is certain.
     pub(crate) fn unix(uid: u32, gid: u32, (pid, pid_start): (Option<u32>, Option<u64>), may_read: bool) -> Self {
         Self { may_read, ..Self::local(Transport::Unix, uid, gid, pid, pid_start) }
     }
 
-    /// Whoever a ring was given to, as it was known on the Unix socket.
+    /// The process that a ring was given to, as it was known on the Unix socket.
     pub(crate) fn shm(uid: u32, gid: u32, pid: Option<u32>, pid_start: Option<u64>) -> Self {
         Self::local(Transport::Shm, uid, gid, pid, pid_start)
     }
@@ -64,14 +64,14 @@ impl Peer {
         self.process
     }
 
-    /// A peer on a network socket; `part` is whose part it has, by [`super::sock_diag`].
+    /// A peer on a network socket; `quota_owner` is the owner whose share it uses, by [`super::sock_diag`].
     pub(crate) fn network(transport: Transport, address: String, quota_owner: Owner, may_read: bool) -> Self {
         let peer_meta = PeerMeta { transport: Some(transport), ..PeerMeta::default() };
         let (uid, gid, process) = (None, None, (0, 0));
         Self { transport, uid, gid, quota_owner, process, may_read, meta: peer_meta.to_bytes(), name: address }
     }
 
-    /// Who a producer id belongs to when this peer uses it.
+    /// Owner of a producer id when this peer uses it.
     pub(crate) fn owner(&self, secret: &[u8]) -> u64 {
         match self.uid {
             Some(uid) => u64::from(uid),
@@ -79,7 +79,7 @@ impl Peer {
         }
     }
 
-    /// Whose part it has of what is shared: the user's, however he comes, where the kernel knows him.
+    /// Owner whose share of the quotas it uses: the user, on any transport, where the kernel knows the user.
     pub(crate) fn quota_owner(&self) -> Owner {
         self.quota_owner
     }
@@ -103,28 +103,28 @@ fn secret_owner(secret: &[u8]) -> u64 {
     u64::from_le_bytes(first) | 1 << 63
 }
 
-/// When the process that connected a Unix socket started, where it is sure that it is that process: one that has ended may
-/// have left its number to another, and its socket to anybody.
+/// Start time of the process that connected a Unix socket, where it is certain that it is that process. A process that
+/// has ended may have left its number to another, and its socket to any process.
 pub(crate) fn start_time_of_peer(socket: &impl AsFd, pid: u32) -> Option<u64> {
     start_time_while(getsockopt(socket, sockopt::PeerPidfd), pid)
 }
 
-/// The start time behind a number that the process had all the while.
+/// The start time behind a pid that belonged to the process during the whole call.
 fn start_time_while(process: Result<OwnedFd, Errno>, pid: u32) -> Option<u64> {
     match process {
         Ok(process) => {
             let start = start_time(pid)?;
-            // It is readable once the process has ended. Until then nobody else has its number.
+            // It is readable once the process has ended. Until then no other process has its number.
             let mut ended = [PollFd::new(&process, PollFlags::IN)];
             (poll(&mut ended, Some(&Timespec::default())) == Ok(0)).then_some(start)
         }
-        // Before Linux 6.5 nothing tells.
+        // Linux before 6.5 reports nothing.
         Err(Errno::ENOPROTOOPT) => start_time(pid),
         Err(_) => None,
     }
 }
 
-/// When a process started, in clock ticks since boot: with the pid it names one process for ever.
+/// Start time of a process, in clock ticks since boot: with the pid it names one process for ever.
 pub(crate) fn start_time(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in parentheses may hold spaces and parentheses itself: count from the last one. Field 22 is wanted.
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(start_time(u32::MAX), None);
     }
 
-    /// The number of a process that has ended is another's by now: this test's own.
+    /// The number of a process that has ended belongs to another by now: this test's own.
     #[test]
     fn who_has_ended_has_no_start_time_of_another() {
         let mut child = std::process::Command::new("true").spawn().unwrap();

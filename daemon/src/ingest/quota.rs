@@ -1,21 +1,21 @@
-//! What all connections share, and how much of it one owner has: bytes of appends, of frames and messages that are put
-//! together, of buffers; looks of readers at the log; slots of connections, READs and rings.
+//! Resources that all connections share, and each owner's part of them: bytes of appends, of frames and messages under
+//! assembly, of buffers; looks of readers at the log; slots of connections, READs and rings.
 //!
-//! An owner is a user, however he comes, or the network as a whole, whose addresses prove nothing.
+//! An owner is a user, on any transport, or the network as a whole, whose addresses prove nothing.
 //!
-//! What must hold:
-//! - An owner *grows* only while as much as he then has is left free for others; who has nothing takes whatever is free. So
-//!   nobody who comes finds that another has it all: with one other there, half is left. Root is exempt: who is to put
-//!   things right always gets in, where there is anything, and is served first.
-//! - What is held is never taken back here, also where the total gets smaller: it is reached as shares come back. (Slots of
-//!   connections and READs are taken back by [`super::slots`].)
-//! - Requests of one owner are served in their order, and wait for nobody else's: each owner has a queue of his own, and who
-//!   has least is served first. One exception, or large requests would starve behind small ones: while somebody waits who
-//!   has nothing, because he wants more than is free, those who have something do not grow.
-//! - Nobody waits for more than there is in all: what a request may ask for, and its place in the queue, are settled under
-//!   one lock, and a smaller total cuts down those who wait. (`models/src/permits.rs` tries it in every order.)
+//! Invariants:
+//! - An owner *grows* only while as much as it then holds is left free for others; an owner with nothing takes whatever
+//!   is free. So no newcomer finds that another owner has everything: with one other owner, half is left. Root is
+//!   exempt: an administrator always gets in, where anything is free, and is served first.
+//! - Nothing held is taken back here, even if the total gets smaller: the total is reached as shares come back. (Slots
+//!   of connections and READs are taken back by [`super::slots`].)
+//! - Requests of one owner are served in their order, and wait for no other owner's: each owner has its own queue, and
+//!   the owner with least is served first. One exception, or large requests would starve behind small ones: while an
+//!   owner with nothing waits, because it wants more than is free, owners with something do not grow.
+//! - No request waits for more than the total: its size and its place in the queue are settled under one lock, and a
+//!   smaller total cuts down the waiting requests. (`models/src/permits.rs` tries it in every order.)
 //!
-//! One lock is taken for a share, and one to give it back. Nobody is woken under it.
+//! One lock is taken for a share, and one to give it back. No task is woken under it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::pin::Pin;
@@ -28,7 +28,7 @@ use tokio::sync::oneshot;
 
 use crate::sync::{Mutex, MutexGuard};
 
-/// On whose behalf something is held.
+/// The user, or the network, that holds something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Owner {
     Uid(u32),
@@ -36,12 +36,12 @@ pub(crate) enum Owner {
 }
 
 impl Owner {
-    /// Nothing that is meant to be fair holds up who is to put things right.
+    /// Returns true for root: no fairness rule holds up an administrator.
     pub(crate) fn is_root(self) -> bool {
         self == Self::Uid(0)
     }
 
-    /// Within a sentence.
+    /// Words for use within a sentence.
     pub(crate) fn in_words(self) -> String {
         match self {
             Self::Network => "the network".to_owned(),
@@ -59,7 +59,7 @@ impl std::fmt::Display for Owner {
     }
 }
 
-/// Whether an owner who has so much may have so much more, of what is free. The rule, in one place.
+/// Returns true if an owner with `used` may have `count` more, of what is `free`. The rule, in one place.
 pub(crate) fn grows(owner: Owner, used: usize, free: usize, count: usize) -> bool {
     count <= free && (owner.is_root() || used == 0 || used + count <= free - count)
 }
@@ -67,10 +67,10 @@ pub(crate) fn grows(owner: Owner, used: usize, free: usize, count: usize) -> boo
 /// A share, given back when it is dropped.
 pub(crate) type QuotaGuard = Permit;
 
-/// All of something, and who has how much of it.
+/// The total of something, and each owner's part of it.
 pub(crate) struct Quota {
     state: Mutex<State>,
-    /// What root may have beyond the total.
+    /// Amount that root may have beyond the total.
     reserve: usize,
 }
 
@@ -78,14 +78,14 @@ struct State {
     total: usize,
     in_use: usize,
     accounts: HashMap<Owner, Weak<Account>>,
-    /// Owners who wait; no queue is empty.
+    /// Waiting owners; no queue is empty.
     waiting: HashMap<Owner, Waiting>,
     last: u64,
 }
 
 struct Waiting {
     account: Arc<Account>,
-    /// By the order in which they came.
+    /// In the order of arrival.
     requests: BTreeMap<u64, Request>,
 }
 
@@ -94,7 +94,7 @@ struct Request {
     served: oneshot::Sender<QuotaGuard>,
 }
 
-/// Requests that were served and are not told yet: not under the lock.
+/// Requests that were served and are not notified yet: that is not done under the lock.
 #[must_use]
 #[derive(Default)]
 struct Served(Vec<(Request, QuotaGuard)>);
@@ -102,13 +102,13 @@ struct Served(Vec<(Request, QuotaGuard)>);
 impl Served {
     fn notify(self) {
         for (request, guard) in self.0 {
-            // Who is gone has it given back.
+            // A request that is gone gives it back.
             let _ = request.served.send(guard);
         }
     }
 }
 
-/// What one owner has; changed under the quota's lock.
+/// One owner's account; changed under the quota's lock.
 struct Account {
     quota: Arc<Quota>,
     owner: Owner,
@@ -131,19 +131,19 @@ impl PermitPool for Account {
     }
 }
 
-/// One owner's way to it. Clones are the same one.
+/// One owner's handle to it. Clones share it.
 #[derive(Clone)]
 pub(crate) struct QuotaHandle(Arc<Account>);
 
-/// Who has how much.
+/// Amount that each owner has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct QuotaUsage {
     pub(crate) total: usize,
-    /// Whoever has something, who has most first.
+    /// Each owner that has something, the largest first.
     pub(crate) by_owner: Vec<(Owner, usize)>,
 }
 
-/// Who has most first.
+/// Sorts the owners, the largest first.
 pub(crate) fn sorted(by_owner: impl IntoIterator<Item = (Owner, usize)>) -> Vec<(Owner, usize)> {
     let mut by_owner: Vec<_> = by_owner.into_iter().collect();
     by_owner.sort_unstable_by_key(|(owner, used)| (std::cmp::Reverse(*used), *owner));
@@ -155,7 +155,7 @@ impl State {
         self.total.saturating_sub(self.in_use)
     }
 
-    /// Whether so much fits, and the owner may grow by it now.
+    /// Returns true if so much fits, and the owner may grow by it now.
     fn fits(&self, account: &Account, count: usize, reserve: usize) -> bool {
         let (free, used) = (self.free(), account.used());
         if account.owner.is_root() {
@@ -164,12 +164,12 @@ impl State {
         grows(account.owner, used, free, count) && (used == 0 || !self.somebody_starves())
     }
 
-    /// Whether it may be had at once: behind nobody of the same owner.
+    /// Returns true if it may be had at once: no request of the same owner is before it.
     fn may(&self, account: &Account, count: usize, reserve: usize) -> bool {
         !self.waiting.contains_key(&account.owner) && self.fits(account, count, reserve)
     }
 
-    /// Somebody who has nothing waits.
+    /// Returns true if an owner with nothing waits.
     fn somebody_starves(&self) -> bool {
         self.waiting.values().any(|waiting| waiting.account.used() == 0)
     }
@@ -221,13 +221,13 @@ impl Quota {
         Self::with_reserve(total, 0)
     }
 
-    /// One of which root may have some beyond the total.
+    /// A quota of which root may have some beyond the total.
     pub(crate) fn with_reserve(total: usize, reserve: usize) -> Arc<Self> {
         let (accounts, waiting) = (HashMap::new(), HashMap::new());
         Arc::new(Self { state: Mutex::new(State { total, in_use: 0, accounts, waiting, last: 0 }), reserve })
     }
 
-    /// An owner's way to it; there is one account of each, for as long as somebody has it.
+    /// A handle for an owner; there is one account for each owner, for as long as a handle exists.
     pub(crate) fn handle(self: &Arc<Self>, owner: Owner) -> QuotaHandle {
         let mut state = self.lock();
         if let Some(account) = state.accounts.get(&owner).and_then(Weak::upgrade) {
@@ -239,12 +239,12 @@ impl Quota {
         QuotaHandle(account)
     }
 
-    /// What there is in all.
+    /// The total.
     pub(crate) fn total(&self) -> usize {
         self.lock().total
     }
 
-    /// How much of it is held.
+    /// Amount that is held.
     pub(crate) fn in_use(&self) -> usize {
         self.lock().in_use
     }
@@ -258,7 +258,7 @@ impl Quota {
         served.notify();
     }
 
-    /// Who has how much of it now.
+    /// Amount that each owner has now.
     pub(crate) fn quota_usage(&self) -> QuotaUsage {
         let state = self.lock();
         let accounts = state.accounts.values().filter_map(Weak::upgrade);
@@ -280,15 +280,15 @@ impl Quota {
 }
 
 impl QuotaHandle {
-    /// So much, if it may be had right now.
+    /// Takes so much, if it may be had right now.
     pub(crate) fn try_take(&self, count: usize) -> Option<QuotaGuard> {
         let Self(account) = self;
         let mut state = account.quota.lock();
         state.may(account, count, account.quota.reserve).then(|| state.take(account, count))
     }
 
-    /// So much, or all that there is in all, in turn: its place in the owner's queue is taken at once. Cancel safe: nothing
-    /// is taken then.
+    /// Takes so much, or at most the total, in turn: its place in the owner's queue is taken at once. Cancel safe:
+    /// nothing is taken then.
     pub(crate) fn take(&self, count: usize) -> Taking {
         let account = self.0.clone();
         let mut state = account.quota.lock();
@@ -308,17 +308,17 @@ impl QuotaHandle {
         Taking { account, ticket, served: Ok(receiver) }
     }
 
-    /// So much, whatever the rule says: as much was given up for it.
+    /// Takes so much, whatever the rule says: as much was released for it.
     pub(super) fn take_over(&self, count: usize) -> QuotaGuard {
         self.0.quota.lock().take(&self.0, count)
     }
 
-    /// What there is in all.
+    /// The total.
     pub(crate) fn total(&self) -> usize {
         self.0.quota.total()
     }
 
-    /// What the owner has.
+    /// Amount that the owner has.
     #[cfg(test)]
     pub(crate) fn used(&self) -> usize {
         self.0.used()
@@ -330,7 +330,7 @@ impl QuotaHandle {
     }
 }
 
-/// A request in the queue, or one that was served at once. Gives nothing only where it was asked before and has given.
+/// A request in the queue, or one served at once. Returns nothing only if polled again after it was served.
 pub(crate) struct Taking {
     account: Arc<Account>,
     ticket: u64,
@@ -363,7 +363,7 @@ impl Drop for Taking {
         if waiting.requests.is_empty() {
             state.waiting.remove(&self.account.owner);
         }
-        // Who is behind it, or held back for it, may go on.
+        // Requests behind it, or held back for it, may resume.
         let served = state.serve(self.account.quota.reserve);
         drop(state);
         served.notify();

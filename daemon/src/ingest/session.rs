@@ -1,15 +1,15 @@
-//! One producer connection's open questions: what was given and not yet answered. Pure: watermarks in, answers out.
+//! One producer connection's unanswered requests. Pure: watermarks in, answers out.
 //!
-//! What must hold:
-//! - An answer at a level is released only when the watermark of that level has passed the append's end, and no
-//!   failure of the journal lies between the append and the mark.
-//! - After a failure everything unanswered is answered "maybe written", once.
+//! Invariants:
+//! - An answer at a level is released only when the watermark of that level has passed the append's end. No failure of
+//!   the journal may lie between the append and the watermark.
+//! - After a failure every unanswered append is answered "maybe written", once.
 //! - Levels do not wait for each other: each has its own queue, in offset order.
 //! - The bytes that this connection holds in the journal are known, so that one connection cannot hold all of them.
-//!   Those of a burst are let go together, when the last of them is written.
+//!   Those of a burst are released together, when the last of them is written.
 //!
-//! Appends of one burst that follow each other are one entry of a queue: a flood is hundreds of appends at a time, and
-//! what is done for each of them is done for all connections together.
+//! Appends of one burst that follow each other are one entry of a queue: a flood is hundreds of appends at a time. Work
+//! for each of them would be work for all connections together.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -18,12 +18,12 @@ use clad_journal::{Accepting, Level, Wants, Watermarks};
 use clad_proto::frame::{Refused, Watermark};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
 
-/// What the connection says next.
+/// The next answer of the connection.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Answer {
     Watermark(Watermark),
     Refused(Refused),
-    /// The FLUSH of this id cannot be answered by a mark any more.
+    /// The FLUSH of this id cannot be answered by a watermark any more.
     FlushFailed(u32, ErrorInfo),
 }
 
@@ -52,12 +52,12 @@ impl Waiting {
         self.end - self.records() + u64::from(self.count)
     }
 
-    /// How many of its appends end at or below an offset.
+    /// Number of its appends that end at or below an offset.
     fn covered(&self, mark: u64) -> u32 {
         match mark {
             _ if mark >= self.end => self.appends,
             _ if self.count == 0 => 0,
-            // Less than `appends`, as the mark is below the end.
+            // Less than `appends`, as the watermark is below the end.
             _ => (mark.saturating_sub(self.end - self.records()) / u64::from(self.count)) as u32,
         }
     }
@@ -71,7 +71,7 @@ impl Waiting {
         front
     }
 
-    /// Whether the next append goes on where this ends.
+    /// Returns true if the next append continues where this ends.
     fn follows(&self, next: &Self) -> bool {
         let same = (self.count, self.failures, self.since) == (next.count, next.failures, next.since);
         same && self.flush == 0
@@ -87,7 +87,7 @@ struct UnwrittenBytes {
     since: Instant,
 }
 
-/// The open questions.
+/// The unanswered requests.
 #[derive(Default)]
 pub(crate) struct Session {
     written: VecDeque<Waiting>,
@@ -95,17 +95,17 @@ pub(crate) struct Session {
     unanswered: usize,
     unwritten: VecDeque<UnwrittenBytes>,
     unwritten_bytes: usize,
-    /// Losses of the journal that the peer knows of: those before it came, and those that it was told of.
+    /// Losses of the journal that the peer knows of: those before it came, and those that were reported to it.
     losses: u32,
 }
 
 impl Session {
-    /// Whether the watermarks must be watched.
+    /// Returns true if the watermarks must be watched.
     pub(crate) fn waits(&self) -> bool {
         !self.written.is_empty() || !self.durable.is_empty() || !self.unwritten.is_empty()
     }
 
-    /// The watermarks at which the next answer is due, or memory is let go. Those that [`Session::release`] saw are below them.
+    /// Watermarks at which the next answer is due, or memory is released; above those that [`Session::release`] saw.
     pub(crate) fn wants(&self) -> Wants {
         let first = |queue: &VecDeque<Waiting>| queue.front().map_or(u64::MAX, Waiting::first_end);
         let unwritten = self.unwritten.front().map_or(u64::MAX, |unwritten| unwritten.end);
@@ -157,12 +157,12 @@ impl Session {
         self.unanswered += 1;
     }
 
-    /// One that begins at these watermarks.
+    /// A session that begins at these watermarks.
     pub(crate) fn begin(watermarks: &Watermarks) -> Self {
         Self { losses: watermarks.losses, ..Self::default() }
     }
 
-    /// What a FLUSH is told where the journal has lost something since: once, for it may be of this peer, and was answered.
+    /// Error for a FLUSH after a loss of the journal: once, as the loss may be of this peer, and was answered.
     pub(super) fn lost_since(&mut self, watermarks: &Watermarks) -> Option<ErrorInfo> {
         if watermarks.losses == std::mem::replace(&mut self.losses, watermarks.losses) {
             return None;
@@ -180,8 +180,8 @@ impl Session {
         self.wait(level, Waiting { first_seq: 0, count: 0, appends: 1, end, failures, since, flush: id });
     }
 
-    /// Releases what the watermarks cover. Where the journal has lost something since, no FLUSH that waits is answered by a mark:
-    /// that one is past what is lost.
+    /// Releases what the watermarks cover. Where the journal has lost something since, no waiting FLUSH is answered by
+    /// a watermark: it is past the loss.
     pub(crate) fn release(&mut self, m: &Watermarks, answers: &mut Vec<Answer>) {
         let waits = self.written.iter().chain(&self.durable).any(|w| w.flush != 0);
         if waits && let Some(error) = self.lost_since(m) {
@@ -371,7 +371,7 @@ mod tests {
         let (now, later) = (Instant::now(), Instant::now() + std::time::Duration::from_micros(1));
         burst(&mut s, 0, 10, 3, now);
         burst(&mut s, 6, 16, 3, later); // another time
-        burst(&mut s, 12, 50, 3, later); // somebody else's offsets between
+        burst(&mut s, 12, 50, 3, later); // another producer's offsets between
         burst(&mut s, 80, 56, 3, later); // a jump ahead
         assert_eq!((s.written.len(), s.unanswered()), (4, 12));
         assert_eq!(said(&mut s, watermarks(62, 0, 0)), ["written 62"]);
@@ -419,7 +419,7 @@ mod tests {
         });
         assert_eq!(failed_flushes.collect::<Vec<_>>(), [(7, false, true), (9, false, true), (8, false, true)]);
         assert_eq!((s.unanswered(), s.waits()), (0, false));
-        // It was told: the next one is answered by the mark.
+        // It was reported: the next one is answered by the watermark.
         assert_eq!(s.lost_since(&lost(2)), None);
         s.flush(10, 50, Level::Written, 1);
         assert_eq!(said(&mut s, lost(2)), ["written 50"]);

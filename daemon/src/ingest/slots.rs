@@ -1,12 +1,13 @@
-//! Slots of what stays for long and can come again: connections and READs.
+//! Slots of whatever stays for long and can come again: connections and READs.
 //!
-//! What must hold:
-//! - Who takes one grows by the rule of [`super::quota`]: so one is free for who has none.
-//! - Where he may not grow, or none is free, somebody who has more gives one up: the owner that has most, the one that was
-//!   idle for longest, unless the newcomer would then have more than he. So parts become equal, and none is moved to and fro.
-//!   One with appends that are not answered gives none up: its client would not know what became of them.
-//! - A slot that is given up is the newcomer's at once. Who gave it up is told, and ends by himself; where there is a bound on
-//!   how many are [leaving](Slots::new), nobody gives one up while there are as many.
+//! Invariants:
+//! - An owner that takes a slot grows by the rule of [`super::quota`]: so one is free for an owner with none.
+//! - Where it may not grow, or none is free, another owner with more gives one up: the owner with most, the slot that
+//!   was idle for longest. Exception: the newcomer would then have more than that owner. So parts become equal, and no
+//!   slot moves to and fro. A slot with unanswered appends is not released for another: its client would not know their
+//!   result.
+//! - A released slot is the newcomer's at once. Its former holder is notified, and ends by itself. Where the number of
+//!   [leaving](Slots::new) holders has a bound, no further slot is released while that is reached.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -39,19 +40,19 @@ pub(crate) struct Slot {
     slot_state: Arc<SlotState>,
 }
 
-/// What others know of who has a slot.
+/// State of a slot's holder that others see.
 pub(crate) struct SlotState {
     owner: Owner,
     began: Instant,
-    /// When something came, in nanoseconds since then.
+    /// Time of the last activity, in nanoseconds since `began`.
     active: AtomicU64,
     /// It is in use though nothing comes by it.
     in_use: AtomicBool,
-    /// Sessions of it that owe an answer.
+    /// Sessions of it with a pending answer.
     pending_answer: AtomicUsize,
     leaving: AtomicBool,
     wake: OnceLock<Box<dyn Fn() + Send + Sync>>,
-    /// Nothing once it is given up.
+    /// Nothing once it is released.
     guard: Mutex<Option<QuotaGuard>>,
 }
 
@@ -61,7 +62,7 @@ impl fmt::Debug for SlotState {
     }
 }
 
-/// A session's word on whether it owes an answer.
+/// A session's note on whether it has a pending answer.
 #[derive(Debug)]
 pub(crate) struct PendingAnswer {
     slot_state: Arc<SlotState>,
@@ -69,7 +70,7 @@ pub(crate) struct PendingAnswer {
 }
 
 impl PendingAnswer {
-    /// Whether it owes one now.
+    /// Sets whether it has one now.
     pub(crate) fn set(&mut self, is_pending: bool) {
         if is_pending != std::mem::replace(&mut self.is_pending, is_pending) {
             match is_pending {
@@ -110,12 +111,12 @@ impl SlotState {
         self.in_use.store(true, Ordering::Relaxed);
     }
 
-    /// For a session that says whether it owes an answer.
+    /// For a session that says whether it has a pending answer.
     pub(crate) fn pending_answer(self: &Arc<Self>) -> PendingAnswer {
         PendingAnswer { slot_state: self.clone(), is_pending: false }
     }
 
-    /// Whether it is to make room.
+    /// Returns true if it is to make room.
     pub(crate) fn is_leaving(&self) -> bool {
         self.leaving.load(Ordering::Relaxed)
     }
@@ -125,7 +126,7 @@ impl SlotState {
         std::future::poll_fn(|_| if self.is_leaving() { Poll::Ready(()) } else { Poll::Pending }).await;
     }
 
-    /// How it is told to look.
+    /// Sets the function that wakes it.
     pub(crate) fn wake_by(&self, wake: impl Fn() + Send + Sync + 'static) {
         let _ = self.wake.set(Box::new(wake));
     }
@@ -134,7 +135,7 @@ impl SlotState {
         !self.is_leaving() && self.wake.get().is_some() && self.pending_answer.load(Ordering::Relaxed) == 0
     }
 
-    /// When it was in use last, as far as others matter.
+    /// Time of its last use, as far as others matter.
     fn since(&self) -> (bool, Instant) {
         let active = Duration::from_nanos(self.active.load(Ordering::Relaxed));
         (self.in_use.load(Ordering::Relaxed), self.began + active)
@@ -151,17 +152,17 @@ impl Slots {
         Arc::new(Self { quota: Quota::with_reserve(max, reserve), taken: Mutex::default(), leaving_max })
     }
 
-    /// Another number of them. Nobody is sent away by it.
+    /// Sets another maximum. No holder is sent away by it.
     pub(crate) fn set_max(&self, max: usize) {
         self.quota.resize(max);
     }
 
-    /// How many there are, those included that are leaving.
+    /// Number of slots in use, the leaving ones included.
     pub(crate) fn open(&self) -> usize {
         self.taken().slots.len()
     }
 
-    /// Who has how many, but for those that are leaving.
+    /// Slots of each owner, without the leaving ones.
     pub(crate) fn quota_usage(&self) -> QuotaUsage {
         self.quota.quota_usage()
     }
@@ -170,7 +171,7 @@ impl Slots {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One more, while the owner may have it, or somebody makes room.
+    /// Takes one more, while the owner may have it, or another makes room.
     pub(crate) fn take(self: &Arc<Self>, owner: Owner) -> Option<Slot> {
         let handle = self.quota.handle(owner);
         let mut taken = self.taken();
@@ -178,7 +179,7 @@ impl Slots {
             Some(guard) => guard,
             None => {
                 let slot_state = self.greediest(&taken, owner)?;
-                // The newcomer's from now on: nobody else takes a slot meanwhile.
+                // The newcomer's from now on: no other takes a slot meanwhile.
                 slot_state.guard().take();
                 let guard = handle.take_over(1);
                 slot_state.leaving.store(true, Ordering::Relaxed);
@@ -196,7 +197,7 @@ impl Slots {
         Some(Slot { slots: self.clone(), key, slot_state })
     }
 
-    /// Who makes room for one of this owner's.
+    /// The slot that makes room for one of this owner's.
     fn greediest(&self, taken: &Taken, newcomer: Owner) -> Option<Arc<SlotState>> {
         if taken.leaving >= self.leaving_max {
             return None;
@@ -220,7 +221,7 @@ impl Drop for Slot {
         let mut taken = self.slots.taken();
         taken.slots.remove(&self.key);
         taken.leaving -= usize::from(self.slot_state.is_leaving());
-        // Given back under the lock: who finds none free looks for one to take over.
+        // Given back under the lock: an owner that finds none free looks for one to take over.
         self.slot_state.guard().take();
     }
 }
@@ -236,7 +237,7 @@ mod tests {
         Slots::new(max, 0, LEAVING_SLOTS_MAX)
     }
 
-    /// One that can hear that it is to make room.
+    /// A slot whose holder can be notified that it is to make room.
     fn take(slots: &Arc<Slots>, owner: Owner) -> Option<Slot> {
         let slot = slots.take(owner)?;
         slot.slot_state.wake_by(|| ());
@@ -319,7 +320,7 @@ mod tests {
         drop(fill);
     }
 
-    /// Who is to leave has no slot any more, though he is not gone yet; and not more than so many are leaving.
+    /// A leaving holder has no slot any more, though it is not gone yet; and the number of leaving ones is bounded.
     #[test]
     fn a_slot_is_free_as_soon_as_it_was_given_up_and_few_are_leaving_at_a_time() {
         let slots = slots(32);

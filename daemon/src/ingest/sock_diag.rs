@@ -1,16 +1,16 @@
-//! Which user of this host is at the other end of a TCP connection, as the kernel says it (`NETLINK_SOCK_DIAG`).
+//! User of this host at the other end of a TCP connection, as the kernel says it (`NETLINK_SOCK_DIAG`).
 //!
-//! What must hold:
-//! - It is for counting alone: whose share a connection takes of what all share ([`super::quota`]). It gives no right to
-//!   read, no producer id is bound to it, and it is not stored with any record: the kernel names who *made* the socket, and
-//!   that may be a program that passes on what others send it (a proxy, a forwarded port).
-//! - Only a socket of this host has a user, so only a peer with this end's own address, or with one of loopback, is asked for.
-//! - Only one that is still connected is believed. A socket that was closed belongs to nobody any more, and the kernel shows
-//!   nobody as 0, which is root.
-//! - It is asked once, when a connection is accepted, and waited for as long as [`ANSWER_WAIT`]; without an answer (no such
-//!   module, not allowed, closed meanwhile) the peer counts as the network.
+//! Invariants:
+//! - It is for counting alone: the owner whose share of the quotas a connection uses ([`super::quota`]). It gives no
+//!   right to read, no producer id is bound to it, and no record stores it. The kernel names the user who *made* the
+//!   socket: that may be a program that passes on what others send it (a proxy, a forwarded port).
+//! - Only a socket of this host has a user, so only a peer with this end's own or a loopback address is asked for.
+//! - Only a connected socket is believed. A closed socket belongs to no user any more, and the kernel shows its user as
+//!   0, which is root.
+//! - It is asked once, when a connection is accepted, and waited for as long as [`ANSWER_WAIT`]; without an answer (no
+//!   such module, not allowed, closed meanwhile) the peer counts as the network.
 //!
-//! The message is written by hand: three constants and one layout, for which a crate of netlink's would be four more crates.
+//! The message is written by hand: three constants and one layout. A crate of netlink's would be four more crates.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -34,7 +34,7 @@ const NLM_F_REQUEST: u16 = 1;
 const IPPROTO_TCP: u8 = 6;
 const TCP_ESTABLISHED: u8 = 1;
 
-/// Whose share the peer of an accepted connection has.
+/// Owner whose share the peer of an accepted connection uses.
 pub(crate) async fn owner(stream: &TcpStream, peer: SocketAddr) -> Owner {
     let Ok(here) = stream.local_addr() else { return Owner::Network };
     let (peer, here) = (canonical(peer), canonical(here));
@@ -115,7 +115,7 @@ mod tests {
         Some((client, listener.accept().unwrap().0))
     }
 
-    /// What the daemon would count the client as.
+    /// Owner that the daemon would count the client as.
     async fn counted(accepted: Connected) -> Owner {
         accepted.set_nonblocking(true).unwrap();
         let peer = accepted.peer_addr().unwrap();
@@ -142,11 +142,11 @@ mod tests {
         }
     }
 
-    /// The user who made the socket, and not who asks.
+    /// The user who made the socket, and not the one that asks.
     #[tokio::test]
     async fn another_user_is_another_owner() {
         if me() != Owner::Uid(0) {
-            return; // only root can be somebody else
+            return; // only root can be another user
         }
         const NOBODY: u32 = 65_534;
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -52,8 +52,8 @@ where
     }
 }
 
-/// Whether a colour starts here. What a peer puts into a name can be coloured by it, and no more: moving
-/// the cursor or clearing the screen would let it forge what a person sees.
+/// Returns true if a colour starts here. A peer's text in a name can be coloured by it, and no more: moving the cursor
+/// or clearing the screen would let it forge what a person sees.
 fn is_colour(text: &str) -> bool {
     text.strip_prefix("\u{1b}[")
         .is_some_and(|rest| rest.trim_start_matches(|c: char| c.is_ascii_digit() || c == ';').starts_with('m'))

@@ -1,7 +1,7 @@
 //! The daemon's own messages: to stderr, and never into its own log.
 //!
-//! What must hold: one event is one line, whatever a peer put into a name; a stderr that nobody reads
-//! stalls no thread of the daemon ([`stream`]); level and form can change while it runs.
+//! Invariants: one event is one line, whatever a peer put into a name; a stderr that nobody reads stalls no thread of
+//! the daemon ([`stream`]); level and form can change while it runs.
 
 mod format;
 mod stream;
@@ -19,7 +19,7 @@ use crate::config::{LogFormat, LogLevel};
 use format::OneLine;
 use stream::{Line, Stream};
 
-/// How messages are written, once everything is known.
+/// Style of messages, once everything is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
     /// For a terminal, in colour.
@@ -32,7 +32,7 @@ pub enum Style {
     Json,
 }
 
-/// What is known about stderr.
+/// Facts about stderr.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Surroundings {
     /// It is a terminal.
@@ -44,7 +44,7 @@ pub struct Surroundings {
 }
 
 impl Surroundings {
-    /// Those of this process.
+    /// Facts about this process's stderr.
     #[must_use]
     pub fn of_process() -> Self {
         let stderr = std::io::stderr();
@@ -60,8 +60,8 @@ impl Surroundings {
     }
 }
 
-/// Whether `$JOURNAL_STREAM` (`device:inode`) is the stream given. A child whose stderr was turned
-/// elsewhere inherits the variable all the same, so that the numbers must match.
+/// Returns true if `$JOURNAL_STREAM` (`device:inode`) is the stream given. A child whose stderr was redirected inherits
+/// the variable too, so that the numbers must match.
 fn is_journal(variable: &str, device: u64, inode: u64) -> bool {
     variable.split_once(':') == Some((device.to_string().as_str(), inode.to_string().as_str()))
 }
@@ -91,7 +91,7 @@ pub struct Logging {
 type Filtered = Layered<reload::Layer<Targets, Registry>, Registry>;
 type Form = Box<dyn Layer<Filtered> + Send + Sync>;
 
-/// What can change of a subscriber.
+/// Handles to the parts of a subscriber that can change.
 struct Handles {
     level: reload::Handle<Targets, Registry>,
     form: reload::Handle<Form, Filtered>,
@@ -140,8 +140,8 @@ fn form(style: Style, line: Line) -> Form {
     }
 }
 
-/// Our crates at the level asked for; what they are built on only from `warn` up, for nobody who turns on
-/// `debug` here wants the frames of an HTTP library.
+/// Our crates at the level asked for; their libraries only from `warn` up, for `debug` here is not meant for the frames
+/// of an HTTP library.
 fn targets(level: LogLevel) -> Targets {
     let level = match level {
         LogLevel::Error => LevelFilter::ERROR,

@@ -1,10 +1,9 @@
 //! The way to stderr: a bounded queue and one thread.
 //!
-//! What must hold: whoever logs never waits for whoever reads stderr. A terminal that was stopped, a pipe
-//! that nobody empties or a journal that hangs would otherwise hold the writer of the log, and with it
-//! every program on the host. What does not fit the queue is dropped, and the number of dropped lines is
-//! written as soon as there is room again. Dropping the [`Stream`] writes what is queued, within
-//! [`STDERR_DRAIN_TIMEOUT`].
+//! Invariant: a logging thread never waits for the reader of stderr. Otherwise a stopped terminal, a pipe that nobody
+//! empties or a hanging journal would hold the writer of the log, and with it every program on the host. Lines that do
+//! not fit the queue are dropped, and the number of dropped lines is written as soon as there is room again. Dropping
+//! the [`Stream`] writes what is queued, within [`STDERR_DRAIN_TIMEOUT`].
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -19,12 +18,12 @@ use tracing_subscriber::fmt::MakeWriter;
 const QUEUED_LINES_MAX: usize = 1024;
 /// Longest that the end of the process waits for a stderr that nobody reads.
 const STDERR_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
-/// Between two tries to end a queue that is full.
+/// Time between two tries to end a queue that is full.
 const STDERR_RETRY_PAUSE: Duration = Duration::from_millis(10);
 
 enum Item {
     Line(Vec<u8>),
-    /// All that was queued before is to be written; then say so.
+    /// All that was queued before is to be written; then confirm.
     End(SyncSender<()>),
 }
 
@@ -55,7 +54,7 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         let (done, wait) = sync_channel(1);
-        // A queue that is full empties, or stderr hangs: a few tries tell which.
+        // A queue that is full empties, or stderr hangs: a few tries show which.
         for _ in 0..STDERR_DRAIN_TIMEOUT.as_millis() / STDERR_RETRY_PAUSE.as_millis() {
             match self.queue.try_send(Item::End(done.clone())) {
                 Ok(()) => {
@@ -69,7 +68,7 @@ impl Drop for Stream {
     }
 }
 
-/// The thread. A stderr that is closed is no reason to stop: the queue must be emptied all the same.
+/// Runs the thread. A stderr that is closed is no reason to stop: the queue must be emptied all the same.
 fn write_all(mut out: impl Write, items: &Receiver<Item>, dropped: &AtomicU64) {
     for item in items {
         match item {

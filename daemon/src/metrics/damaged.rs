@@ -1,7 +1,7 @@
-//! Which offsets were found damaged or lost since the start.
+//! Offsets that were found damaged or lost since the start.
 //!
-//! What must hold: an offset counts once, whoever meets it and however often, so that what reads a damaged place every night does
-//! not make more of it; what is remembered is bounded.
+//! Invariants: an offset counts once, however often any reader meets it: a job that reads a damaged place every night
+//! does not add to the count; the remembered ranges are bounded.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -14,7 +14,7 @@ const MAX_RANGES: usize = 1024;
 pub(super) struct Damaged(Mutex<BTreeMap<u64, u64>>);
 
 impl Damaged {
-    /// Remembers `from` up to and without `to`, and tells how many of these were not known.
+    /// Remembers `from` up to and without `to`, and returns the number of these that were not known.
     pub(super) fn note(&self, from: u64, to: u64) -> u64 {
         if from >= to {
             return 0;

@@ -1,13 +1,13 @@
 //! A histogram with fixed buckets.
 //!
-//! What must hold: observing takes no lock and no memory, however many observations lie between two
-//! scrapes. (The exporter's own histograms keep every sample until the next scrape: at the rates that this
-//! daemon acknowledges at, that alone would take more memory than the log.)
+//! Invariants: observing takes no lock and no memory, however many observations lie between two scrapes. (The
+//! exporter's own histograms keep every sample until the next scrape: at this daemon's rates, that alone would take
+//! more memory than the log.)
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What the raw numbers are.
+/// Unit of the raw numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
     /// Shown as seconds.
@@ -21,7 +21,7 @@ pub(super) enum Unit {
 pub(super) struct Buckets {
     /// Ascending; a last one without a bound follows by itself.
     pub(super) bounds: &'static [u64],
-    /// Of bounds and observations.
+    /// Unit of bounds and observations.
     pub(super) unit: Unit,
 }
 
@@ -54,7 +54,7 @@ pub(super) const DURATIONS: Buckets = Buckets {
     unit: Unit::Nanoseconds,
 };
 
-/// From one record to what fills a large batch with short lines.
+/// From one record to a large batch full of short lines.
 pub(super) const RECORDS: Buckets =
     Buckets { bounds: &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16_384], unit: Unit::Plain };
 

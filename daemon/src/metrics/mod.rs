@@ -1,12 +1,12 @@
-//! What is counted, as functions: the rest of the daemon knows no metric by name.
+//! Counting, as functions: the rest of the daemon knows no metric by name.
 //!
-//! What must hold: every series is there, at 0, from the start; no label takes a value from outside;
-//! counting allocates nothing and looks nothing up. Before [`install`] all of this does nothing.
+//! Invariants: every series is there, at 0, from the start; no label takes a value from outside; counting allocates
+//! nothing and looks nothing up. Before [`install`] all of this does nothing.
 //!
-//! *Rejected* means that the sender was told; *dropped* means that nobody was.
+//! *Rejected* means that the refusal was reported to the sender; *dropped* means that it was reported to no one.
 //!
-//! The files: `labels` the closed sets, `table` the names, `histogram` fixed buckets, `damaged` which
-//! offsets count as damaged, `scrape` the answer of `/metrics`, `snapshot` what the admin service tells of it.
+//! The files: `labels` the closed sets, `table` the names, `histogram` fixed buckets, `damaged` the offsets that count
+//! as damaged, `scrape` the answer of `/metrics`, `snapshot` the part that the admin service reports.
 
 mod damaged;
 mod histogram;
@@ -50,28 +50,28 @@ pub fn acked(level: Level, appends: u64, records: u64, took: Duration) {
     }
 }
 
-/// Records were refused, and their sender was told.
+/// Records were refused, and that was reported to their sender.
 pub fn rejected(reason: Rejected, records: u64) {
     if let Some(m) = meters() {
         m.rejected_records.of(reason).increment(records);
     }
 }
 
-/// Records were lost, and nobody was told.
+/// Records were lost, and that was reported to no one.
 pub fn dropped(reason: Dropped, records: u64) {
     if let Some(m) = meters() {
         m.dropped_records.of(reason).increment(records);
     }
 }
 
-/// Somebody was refused something for want of a share.
+/// Something was refused for want of a share.
 pub fn refused_for_share(what: Share) {
     if let Some(m) = meters() {
         m.refused_for_share.of(what).increment(1);
     }
 }
 
-/// How often that was, of each.
+/// Number of such refusals, of each.
 pub(crate) fn refusals_for_share() -> [u64; Share::ALL.len()] {
     let count = |what: Share| meters().map_or(0, |m| m.refused_for_share.of(what).get());
     std::array::from_fn(|at| count(Share::ALL[at]))
@@ -143,14 +143,14 @@ pub fn ring_cut_off() {
     }
 }
 
-/// Rings that were given out and are kept by nobody else.
+/// Rings that were given out and are stored nowhere else.
 pub fn rings_unprotected(count: u64) {
     if let Some(m) = meters() {
         m.rings_unprotected.set(float(count));
     }
 }
 
-/// Who keeps the rings has ended.
+/// The holder of the rings has ended.
 pub fn ring_keeper_lost() {
     if let Some(m) = meters() {
         m.ring_keepers_lost.increment(1);
@@ -201,8 +201,8 @@ pub fn inflight_limit(bytes: u64) {
     }
 }
 
-/// How far back the log reaches: the lowest offset, and the append time up to which something may be gone (Unix
-/// nanoseconds), once a segment was sealed.
+/// Reach of the log: the lowest offset, and the append time up to which something may be gone (Unix nanoseconds), once
+/// a segment was sealed.
 pub fn horizon(lowest_offset: u64, oldest_segment_ns: Option<i64>) {
     if let Some(m) = meters() {
         m.lowest_offset.set(float(lowest_offset));
@@ -239,14 +239,14 @@ pub fn recycled() {
     }
 }
 
-/// Whether the operator vouches for the disks.
+/// Sets whether the operator states that the disks are protected against power loss.
 pub fn power_loss_protected(stated: bool) {
     if let Some(m) = meters() {
         m.power_loss_protected.set(f64::from(u8::from(stated)));
     }
 }
 
-/// What the log takes, and whether its next segment is ready.
+/// Size of the log, and whether its next segment is ready.
 pub fn segments(segments: u64, journal_bytes: u64, prepared: bool) {
     if let Some(m) = meters() {
         m.segments.set(float(segments));
@@ -255,7 +255,7 @@ pub fn segments(segments: u64, journal_bytes: u64, prepared: bool) {
     }
 }
 
-/// The file system: what is free, how large it is, and what no new segment may take.
+/// The file system: free space, size, and the reserve that no new segment may take.
 pub fn disk(free: u64, size: u64, reserve: u64) {
     if let Some(m) = meters() {
         m.disk_free.set(float(free));
@@ -264,14 +264,14 @@ pub fn disk(free: u64, size: u64, reserve: u64) {
     }
 }
 
-/// Whether appends are accepted.
+/// Sets whether appends are accepted.
 pub fn ready(ready: bool) {
     if let Some(m) = meters() {
         m.ready.set(f64::from(u8::from(ready)));
     }
 }
 
-/// Whether the journal has failed.
+/// Sets whether the journal has failed.
 pub fn journal_failed(failed: bool) {
     if let Some(m) = meters() {
         m.journal_failed.set(f64::from(u8::from(failed)));
@@ -310,14 +310,14 @@ pub fn config_loaded(taken_at: Option<Duration>) {
     }
 }
 
-/// The records of these offsets were found damaged, or lost; whoever meets them again makes no more of them.
+/// The records of these offsets were found damaged, or lost; meeting them again does not count them again.
 pub fn damaged(from: u64, to: u64) {
     if let Some(m) = meters() {
         m.corrupt_records.increment(m.damaged.note(from, to));
     }
 }
 
-/// What is known to be gone of what was acknowledged.
+/// Acknowledged records that are known to be gone.
 pub fn lost(records: u64, segments: [(Broken, u64); 3]) {
     if let Some(m) = meters() {
         m.lost_records.set(float(records));

@@ -1,4 +1,4 @@
-//! What `/metrics` answers.
+//! The answer of `/metrics`.
 
 use std::sync::{Arc, OnceLock};
 
@@ -15,10 +15,9 @@ pub struct Scrape {
     handle: PrometheusHandle,
     meters: Arc<Meters>,
     process: Collector,
-    /// Where the process's own numbers go: not by way of the global recorder, so that a test's scrape is
-    /// its own.
+    /// Registry of the process's own numbers: not by way of the global recorder, so that a test's scrape is its own.
     recorder: Arc<PrometheusRecorder>,
-    /// Brings what is not counted but looked up (offsets, space) up to date: a scrape shows the moment of the scrape.
+    /// Updates values that are looked up, not counted (offsets, space): a scrape shows the moment of the scrape.
     look: Arc<OnceLock<Look>>,
 }
 

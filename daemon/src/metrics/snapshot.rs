@@ -1,4 +1,4 @@
-//! What was counted, for the admin service: now, and a little earlier, so that one answer gives rates.
+//! Counters for the admin service: now, and a little earlier, so that one answer gives rates.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,15 +10,15 @@ use super::labels::Label;
 use super::scrape::meters;
 use super::table::{Family, Total};
 
-/// So many looks are kept; with one a second, rates are those of the last ten seconds.
+/// Number of looks that are stored; with one a second, rates are those of the last ten seconds.
 const SNAPSHOTS_MAX: usize = 10;
 
-/// What was counted at the last looks, the oldest first.
+/// Counters at the last looks, the oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Recent(Mutex<VecDeque<v1::Counters>>);
 
 impl Recent {
-    /// Remembers what is counted now, instead of the oldest.
+    /// Remembers the current counters, instead of the oldest.
     pub(crate) fn look(&self, started: Instant) {
         let now = counters(started);
         let mut looks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -34,7 +34,7 @@ impl Recent {
     }
 }
 
-/// What is counted now.
+/// The current counters.
 pub(crate) fn counters(started: Instant) -> v1::Counters {
     let uptime_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
     let Some(m) = meters() else { return v1::Counters { uptime_us, ..v1::Counters::default() } };

@@ -1,6 +1,6 @@
 //! Every metric: its name, kind, label and meaning. Dashboards lean on the names.
 //!
-//! What must hold: this is the only place where a name stands; each is registered, and so shown at 0, as
+//! Invariants: this is the only place where a name stands; each is registered, and so shown at 0, as
 //! soon as [`Meters::new`] has run.
 
 use std::cell::RefCell;

@@ -29,7 +29,7 @@ fn names_follow_the_conventions() {
     }
 }
 
-/// After a change of the table: `CLAD_UPDATE=1 cargo test -p clad -- --test-threads=1` writes it anew.
+/// After a change of the table: `CLAD_UPDATE=1 cargo test -p clad -- --test-threads=1` writes it again.
 #[test]
 fn the_manual_lists_every_metric() {
     const START: &str = "<!-- metrics: made from the table -->\n";

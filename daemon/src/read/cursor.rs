@@ -1,13 +1,14 @@
-//! Where a cursor points in the log as it is now.
+//! Place of a cursor in the log as it is now.
 //!
-//! What must hold: a cursor (log, epoch, offset) says "I have read everything below `offset` in the history that
-//! `epoch` belongs to". It is good when that history is this one up to `offset`: no later epoch began below it. Else the
-//! records that its owner has read at and above that place are not these, and it is told where they part.
+//! Invariants: a cursor (log, epoch, offset) says "I have read everything below `offset` in the history that `epoch`
+//! belongs to". It is good when that history is this one up to `offset`: no later epoch began below it. Else the
+//! records that its owner has read at and above that place are not these, and the refusal names the place where they
+//! part.
 
 use clad_journal::format::meta::Meta;
 use clad_proto::{Cursor, ErrorCode, ErrorInfo, LogId};
 
-/// What a cursor's owner has read is there: nothing where the log does not remember so far back.
+/// True if the records that a cursor's owner has read are there; nothing where the log does not remember so far.
 pub(crate) fn is_there(meta: &Meta, end: u64, cursor: Cursor) -> Option<bool> {
     match resolve(meta, end, cursor) {
         Ok(_) => Some(true),
@@ -23,8 +24,8 @@ fn is_forgotten(meta: &Meta, cursor: Cursor) -> bool {
     cursor.log_id == LogId::from_bytes(meta.log_id) && cursor.epoch < oldest && oldest > 1 && full
 }
 
-/// The offset to go on at. Where the log ends is where offsets were given to: what a cursor of a READ at a lower level lies
-/// behind may not have reached this one's level yet.
+/// The offset to resume at. Offsets were given up to the end of the log: records before the cursor of a READ at a lower
+/// level may not have reached this one's level yet.
 pub(super) fn resolve(meta: &Meta, end: u64, cursor: Cursor) -> Result<u64, ErrorInfo> {
     let log_id = LogId::from_bytes(meta.log_id);
     let unknown = |text: String| Err(ErrorInfo::new(ErrorCode::CursorUnknown, text));
@@ -37,7 +38,7 @@ pub(super) fn resolve(meta: &Meta, end: u64, cursor: Cursor) -> Result<u64, Erro
     if is_forgotten(meta, cursor) {
         return unknown(format!("the cursor is of epoch {}, older than what this log remembers", cursor.epoch));
     }
-    // An epoch that gave no offset is not kept; it began where the next one did.
+    // An epoch that gave no offset is not stored; it began where the next one did.
     let next = meta.epochs.iter().find(|e| e.epoch > cursor.epoch);
     match next {
         Some(next) if cursor.offset > next.first_offset => {

@@ -1,13 +1,13 @@
-//! What a read gives, before a transport gives it a form.
+//! Items of a read, before a transport gives them a form.
 //!
-//! What must hold: a chunk's own bytes go from the batch into the transport's block in one step, so that the framed way
-//! copies them once and the gRPC way decodes them where they lie; what is sent, in which order and when, is decided in
-//! `stream.rs` alone.
+//! Invariants: a chunk's own bytes go from the batch into the transport's block in one step. So the framed way copies
+//! them once and the gRPC way decodes them where they lie. `stream.rs` alone decides which items are sent, in which
+//! order and when.
 
 use bytes::{Bytes, BytesMut};
 use clad_proto::frame::{CaughtUp, ErrorFrame, Gap, ReadEnd, RecordsHead, encode_records};
 
-/// One thing that a reader is told.
+/// One item sent to a reader.
 pub(crate) enum Item<'a> {
     /// One append, whole, and which of its records were asked for.
     Records { request_id: u32, head: RecordsHead, peer_meta: &'a [u8], payload: &'a [u8] },
@@ -23,7 +23,7 @@ pub(crate) enum Item<'a> {
 
 /// Items in the form in which a transport sends them.
 pub(crate) trait Block: Default + Send + 'static {
-    /// What goes over the channel to the connection.
+    /// Form that goes over the channel to the connection.
     type Sent: Send + 'static;
 
     /// Adds one.

@@ -1,10 +1,11 @@
 //! Giving records out: a READ becomes a task that reads batches and sends frames.
 //!
-//! What must hold: disk reads are made off the runtime's workers; one block of frames is in memory for each of the
-//! channel's places and no more, so that a slow reader holds nothing but its own place in the log; a cursor of a
-//! history that was given up is refused with the place where the histories part, never skipped over in silence; however
-//! many READs there are and whatever they pass over, the other users of the runtime's blocking threads find some, and an
-//! owner's READs hold up only themselves: at most [`CONCURRENT_LOOKS_MAX`] of [`stream::LOOK_BYTES_MAX`] bytes are made at once, in turn, and half of them for one.
+//! Invariants: disk reads are made off the runtime's workers. One block of frames is in memory for each of the
+//! channel's places and no more: a slow reader holds only its own place in the log. A cursor of an abandoned history is
+//! refused with the place where the histories part, never skipped over in silence. Whatever the number of READs and the
+//! records that they pass over, other users of the runtime's blocking threads find some. An owner's READs hold up only
+//! themselves: at most [`CONCURRENT_LOOKS_MAX`] of [`stream::LOOK_BYTES_MAX`] bytes are made at once, in turn, and half
+//! of them for one owner.
 
 mod cursor;
 mod item;
@@ -35,7 +36,7 @@ const OPEN_READS_MAX: usize = 512;
 /// Starts reads.
 pub(crate) struct Reads {
     journal: Arc<Journal>,
-    /// The highest level that what the log stands on can keep.
+    /// The highest level that the log's storage can keep.
     reach: AckLevel,
     looks: Arc<Quota>,
     open: Arc<Slots>,
@@ -51,7 +52,7 @@ impl Reads {
         })
     }
 
-    /// Who has how many READs.
+    /// READs of each owner.
     pub(crate) fn quota_usage(&self) -> QuotaUsage {
         self.open.quota_usage()
     }
@@ -59,8 +60,8 @@ impl Reads {
     /// Checks a READ and finds its place.
     ///
     /// # Errors
-    /// A cursor that is not of this log, or of a history that was given up; a level that nothing is read at, or that this log
-    /// cannot keep; too many READs.
+    /// A cursor that is not of this log, or of an abandoned history; a level that has no reads, or that this log cannot
+    /// keep; too many READs.
     pub(crate) fn start(&self, read: &Read, owner: Owner) -> Result<ReadStream, ErrorInfo> {
         let level = match read.min_level {
             AckLevel::Written => Level::Written,
@@ -78,7 +79,7 @@ impl Reads {
         let watermarks = self.journal.watermarks();
         let end = watermarks.of(level);
         let from = match read.from {
-            // One that was given may be read before it has reached the level; any other is a mistake.
+            // An offset that was given may be read before it has reached the level; any other is a mistake.
             ReadFrom::Offset(offset) if offset > watermarks.received => {
                 let text = format!("the offset is {offset}, this log ends at {}", watermarks.received);
                 return Err(ErrorInfo::new(ErrorCode::CursorUnknown, text));
@@ -87,7 +88,7 @@ impl Reads {
             ReadFrom::Cursor(cursor) => cursor::resolve(&meta, watermarks.received, cursor)?,
             ReadFrom::Tail(n) => end.saturating_sub(n).max(meta.lowest_offset),
         };
-        // Who does not follow gets what there is now, and an end, however fast the log grows.
+        // A READ that does not follow gets the records that there are now, and an end, however fast the log grows.
         let stop_at = if read.follow { u64::MAX } else { end };
         let Some(open) = self.open.take(owner) else {
             metrics::refused_for_share(metrics::Share::Reads);

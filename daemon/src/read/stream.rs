@@ -3,8 +3,9 @@
 //! The reader and the disk are asked in blocks, on the runtime's blocking threads; what comes back is what a
 //! transport sends: [`Item`]s, with the chunk's own bytes untouched.
 //!
-//! What must hold: whoever is gone, has cancelled or asked for a time that nothing is of keeps no thread: between two looks,
-//! of [`LOOK_BYTES_MAX`] bytes each, it is seen whether the read goes on, and the next one waits for its turn among all READs.
+//! Invariants: a reader that is gone, has cancelled or asked for a time without records keeps no thread. Between two
+//! looks, of [`LOOK_BYTES_MAX`] bytes each, the read checks whether it continues; the next look waits for its turn
+//! among all READs.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -22,15 +23,15 @@ use crate::ingest::slots::Slot;
 
 /// Bytes that are put together before they are sent.
 const BLOCK_BYTES: usize = 128 * 1024;
-/// Bytes of the log that are looked at before it is seen whether anybody still wants them: several blocks, and what a disk
-/// gives in some milliseconds.
+/// Bytes of the log that are looked at before the check whether the reader still wants them: several blocks, and about
+/// as much as a disk gives in some milliseconds.
 pub(super) const LOOK_BYTES_MAX: usize = 1024 * 1024;
 
 /// A READ's places among all.
 pub(super) struct ReadSlots {
     looks: QuotaHandle,
     open: Slot,
-    /// Notified when the slot is to be given up.
+    /// Notified when the slot is to be released.
     room: Arc<Notify>,
 }
 
@@ -42,7 +43,7 @@ impl ReadSlots {
         Self { looks, open, room }
     }
 
-    /// Waits until it is to make room for others.
+    /// Waits until this READ is to make room for others.
     async fn make_room(&self) {
         if !self.open.slot_state().is_leaving() {
             self.room.notified().await;
@@ -50,7 +51,7 @@ impl ReadSlots {
     }
 }
 
-/// Why a READ ends that makes room.
+/// Error for a READ that ends because it makes room.
 fn makes_room() -> ErrorInfo {
     let text = "as many READs as may be are open, most of them of this user (or of the network), and others want one: this one \
                 makes room; read again from where it ended";
@@ -63,8 +64,8 @@ pub(crate) struct ReadStream {
     log_id: LogId,
     read: Read,
     next: u64,
-    /// The latest epoch of which it is known that everything that was given is in its history: what was read when it was there,
-    /// and its own records.
+    /// The latest epoch whose history is known to contain everything that was given: the records read while it was
+    /// there, and its own records.
     epoch: u32,
     stop_at: u64,
     left: u64,
@@ -73,18 +74,18 @@ pub(crate) struct ReadStream {
     slots: ReadSlots,
 }
 
-/// How a read came to its end.
+/// End of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// The reader was told everything, the end or the error included.
+    /// The reader was sent everything, the end or the error included.
     Delivered,
     /// The reader is gone.
     Gone,
-    /// The daemon stops; the reader was not told.
+    /// The daemon stops; the reader was not notified.
     Stopping,
 }
 
-/// What one look at the log gave.
+/// Result of one look at the log.
 pub(super) enum Look {
     /// More may be there.
     More,
@@ -135,7 +136,7 @@ impl ReadStream {
 
     /// Reads to the end, or for ever; ends when the peer is gone or cancels it, or the daemon stops.
     ///
-    /// A cancelled read tells the place that it has come to, behind everything that it gave.
+    /// A cancelled read reports the place that it has come to, behind everything that it gave.
     pub(crate) async fn run_as<B: Block>(
         mut self,
         out: &mpsc::Sender<B::Sent>,
@@ -145,7 +146,7 @@ impl ReadStream {
         let mut watermarks = self.journal.subscribe();
         let mut reported_at = None;
         loop {
-            // Not later: what is given next may be given up meanwhile, and then it is in no later history.
+            // Not later: records that are given next may be abandoned meanwhile, and then they are in no later history.
             self.epoch = self.epoch.max(watermarks.borrow_and_update().epoch);
             let request_id = self.read.request_id;
             let permit = tokio::select! {
@@ -159,7 +160,7 @@ impl ReadStream {
             let (mut block, look) = if *cancelled.borrow() {
                 (B::default(), Look::Cancelled)
             } else {
-                // The place goes along: who is gone does not end a look.
+                // The place goes along: a reader that is gone does not end a look.
                 let look = move || {
                     let _place = permit;
                     self.look::<B>()
@@ -208,14 +209,14 @@ impl ReadStream {
                         Err(_) => return Ended::Gone,
                     },
                     _ = stop.wait_for(|stop| *stop) => return Ended::Stopping,
-                    // What does not find its reader is not given: he comes again for it.
+                    // Records that do not find their reader are not given: it asks for them again.
                     () = self.slots.make_room() => break,
                 }
             }
             if ended {
                 return Ended::Delivered;
             }
-            // A block that is full at the very end of the log is no reason to wait: who does not follow wants to be told.
+            // A full block at the very end of the log is no reason to wait: a non-following reader needs the end.
             if caught_up && self.next >= self.journal.watermarks().of(self.level) {
                 tokio::select! {
                     changed = watermarks.changed() => if changed.is_err() { return Ended::Stopping },
@@ -324,7 +325,7 @@ impl ReadStream {
         }
     }
 
-    /// Whether an append may hold a record of the range that was asked for.
+    /// Returns true if an append may hold a record of the range that was asked for.
     fn in_time(&self, batch: &Batch, payload: &[u8], count: u32) -> bool {
         let (since, until) = (self.read.since.unwrap_or(i64::MIN), self.read.until.unwrap_or(i64::MAX));
         if since == i64::MIN && until == i64::MAX {

@@ -1,4 +1,4 @@
-//! Reads that find nothing for long, and many of them: nobody holds a thread that he does not use.
+//! Reads that find nothing for long, and many of them: no read holds a thread that it does not use.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use clad_proto::Cursor;
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 const ME: Owner = Owner::Uid(1);
 const BODY: usize = 64 << 10;
-/// Several looks at it, and more than is kept in memory.
+/// Several looks at it, and more than is held in memory.
 const BATCHES: usize = 6 * LOOK_BYTES_MAX / BODY;
 
 struct Log {
@@ -58,7 +58,7 @@ fn log_under(policy: Policy) -> Log {
     Log { _dir: dir, reads: Reads::new(journal, AckLevel::Durable) }
 }
 
-/// Of a time that nothing is of.
+/// A range of time without records.
 fn nothing() -> Read {
     let (from, min_level) = (ReadFrom::Offset(0), AckLevel::Written);
     Read { request_id: 1, from, follow: false, limit: None, min_level, since: Some(1), until: Some(2) }
@@ -81,7 +81,7 @@ impl Running {
         Self { blocks, cancel, stop, ended }
     }
 
-    /// Why it ended, as it tells it.
+    /// The reason of its end, as it reports it.
     async fn end_reason(&mut self) -> ReadEndReason {
         let block = tokio::time::timeout(TEST_TIMEOUT, self.blocks.recv()).await.expect("in time").expect("a block");
         match FrameDecoder::default().next(&mut block.as_ref().into()) {
@@ -122,7 +122,7 @@ async fn a_place_is_of_the_epoch_of_what_was_given_before_it() {
     assert_eq!(stream.cursor().epoch, log.reads.journal.watermarks().epoch);
 }
 
-/// A cursor of a READ at a lower level, say: what it lies behind is given, and may not have reached this level yet.
+/// A cursor of a READ at a lower level, say: records before it were given, and may not have reached this level yet.
 #[tokio::test]
 async fn a_cursor_may_lie_where_nothing_has_the_level_yet() {
     let log = log_under(Policy::FireAndForget { sync_interval: Duration::ZERO });
@@ -139,7 +139,7 @@ async fn a_cursor_may_lie_where_nothing_has_the_level_yet() {
     assert_eq!(error.code, ErrorCode::CursorUnknown);
 }
 
-/// One that waits for its turn, and one that has looked and found nothing yet.
+/// A read that waits for its turn, and one that has looked and found nothing yet.
 #[tokio::test]
 async fn between_two_looks_it_hears_that_it_is_not_wanted_any_more() {
     let log = log();
@@ -156,7 +156,7 @@ async fn between_two_looks_it_hears_that_it_is_not_wanted_any_more() {
     stopped.stop.send_replace(true);
     assert_eq!(stopped.ended().await, Ended::Stopping);
     drop(all_of_mine);
-    // A daemon that goes down while it looks is not told the end of the log.
+    // A daemon that goes down while the read looks does not report the end of the log.
     assert_eq!(Running::begin(&log.reads, ME, true).ended().await, Ended::Stopping);
 }
 
@@ -189,7 +189,7 @@ async fn open_reads_have_a_bound_and_are_shared() {
     assert!(start(ME).is_ok());
 }
 
-/// One of the greediest ends, in favour of who has fewer; it is told, and has given its slot up though it reads nothing.
+/// One READ of the greediest ends, for an owner with fewer; it is notified, and has released its slot though unread.
 #[tokio::test]
 async fn a_read_of_who_has_most_makes_room_and_is_notified() {
     let log = log();

@@ -1,36 +1,37 @@
-//! What the drain thread does when it finds nothing.
+//! Backoff of the drain thread when it finds nothing.
 //!
-//! What must hold: whoever asked for an answer is not kept waiting for a doze, neither for that answer nor with what he
-//! sends next; only where nobody has asked for a while is a record left to the next look. And an answer is work like a
-//! record: who has it may send the next at once, so the spin begins anew with it.
+//! Invariant: a client that asked for an answer waits for no doze, neither for that answer nor for what it sends next.
+//! Only where no client has asked for a while is a record left to the next look. An answer is work like a record: its
+//! receiver may send the next at once, so the spin begins again with it.
 //!
-//! Under load it rests between two passes for [`BUSY_PAUSE`]: a pass costs about as much as thirty records, and a look takes
-//! the lines of the rings away from who writes there. That is load where [`BUSY_APPENDS_MIN`] appends come in that time: more than
-//! clients that each wait for their answer bring, so nobody's answer waits for a rest but in a crowd.
+//! Under load the thread rests between two drain cycles for [`BUSY_PAUSE`]. A cycle costs about as much as thirty
+//! records, and a look takes the cache lines of the rings away from their writers. Load means that [`BUSY_APPENDS_MIN`]
+//! appends come in that time. That is more than clients bring that each wait for their answer, so no answer waits for a
+//! rest unless the drain is busy.
 
 use std::time::{Duration, Instant};
 
-/// How long after the last record it dozes before it sleeps, and how long after the last that wanted an answer it does
-/// not doze.
+/// Time for which it dozes after the last record before it sleeps. It does not doze for that time after the last that
+/// wanted an answer.
 pub(super) const DOZE_DURATION: Duration = Duration::from_millis(10);
 
-/// The rest between two passes under load.
+/// The rest between two drain cycles under load.
 pub(super) const BUSY_PAUSE: Duration = Duration::from_micros(50);
 /// So many appends in [`BUSY_PAUSE`] are load.
 const BUSY_APPENDS_MIN: u32 = 16;
 
-/// What the thread does.
+/// Rest of the thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rest {
     /// Looks again at once.
     Spin,
-    /// Looks again after a while; nobody wakes it.
+    /// Looks again after a while; no client wakes it.
     Doze,
     /// Until it is woken.
     Sleep,
 }
 
-/// When what was done last.
+/// Times of the last events.
 #[derive(Debug)]
 pub(super) struct Backoff {
     spin: Duration,
@@ -47,7 +48,7 @@ impl Backoff {
         Self { spin, worked: now, asked: None, counted: (0, now), busy: false }
     }
 
-    /// So many appends were handed over; `asked`: an answer to some of them was asked for.
+    /// Notes that so many appends were handed over; `asked`: an answer to some of them was asked for.
     pub(super) fn handed_over(&mut self, now: Instant, appends: usize, asked: bool) {
         self.worked = now;
         if asked {
@@ -61,12 +62,12 @@ impl Backoff {
         }
     }
 
-    /// Whether more comes than is worth a pass each.
+    /// Returns true if more comes than is worth a drain cycle each.
     pub(super) fn is_busy(&self) -> bool {
         self.busy
     }
 
-    /// Clients were told that the watermarks have moved.
+    /// Notes that moved watermarks were announced to clients.
     pub(super) fn answered(&mut self, now: Instant) {
         self.worked = now;
     }
@@ -83,10 +84,10 @@ impl Backoff {
     }
 }
 
-/// Whether the thread that drains makes a write itself: as long as nobody else has something for it meanwhile.
+/// Policy by which the draining thread makes a write itself: as long as no client has something for it meanwhile.
 ///
-/// Each time that somebody did, which woke another thread, the next writes are made by others: 1, 3, 7, up to
-/// [`INLINE_WRITES_SKIPPED_MAX`]. Each time that nobody did, half as many.
+/// Each time that a client did, which woke another thread, the next writes are made by others: 1, 3, 7, up to
+/// [`INLINE_WRITES_SKIPPED_MAX`]. Each time that none did, half as many.
 #[derive(Debug, Default)]
 pub(super) struct InlineWritePolicy {
     skips: u32,
@@ -103,7 +104,7 @@ impl InlineWritePolicy {
         may
     }
 
-    /// It has come back from one, or somebody was woken meanwhile.
+    /// Notes that it has come back from one; `woke`: a thread was woken meanwhile.
     pub(super) fn back(&mut self, woke: bool) {
         self.skips = if woke { (self.skips * 2 + 1).min(INLINE_WRITES_SKIPPED_MAX) } else { self.skips / 2 };
         self.to_skip = if woke { self.skips } else { 0 };
@@ -152,7 +153,7 @@ mod tests {
         for spin in [Duration::ZERO, SPIN] {
             let mut backoff = Backoff::new(spin, start);
             backoff.handed_over(start, 1, true);
-            backoff.handed_over(start + MICRO, 1, false); // somebody else's, who did not
+            backoff.handed_over(start + MICRO, 1, false); // of another client, which did not
             let answered = start + 3 * SPIN;
             backoff.answered(answered);
             let next: Vec<Rest> = (0..200).map(|step| backoff.rest(answered + step * SPIN / 2, false)).collect();
@@ -185,7 +186,7 @@ mod tests {
             backoff.handed_over(flood + step * MICRO, 1, true);
         }
         assert!(backoff.is_busy());
-        // They rest between passes, and more comes in one.
+        // They rest between drain cycles, and more comes in one.
         backoff.handed_over(flood + 400 * MICRO, 60, true);
         assert!(backoff.is_busy());
         backoff.handed_over(flood + 4000 * MICRO, 60, true);

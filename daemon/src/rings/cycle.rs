@@ -1,21 +1,23 @@
-//! One pass over all rings: what is older than its time, in the order of time, goes to the journal.
+//! One drain cycle over all rings: it hands what is older than its time to the journal, in the order of time.
 //!
-//! Between rings, what happened before stays before: the pass takes the time, then looks at all rings, and takes only
-//! what is older. Whoever commits after it has looked at his ring has a later time than whatever it then takes from
-//! the others (`clad_shm::drain` has the proof). Taking ring by ring, whatever lies in them, has not that property.
+//! Order between rings: the cycle takes the time, then looks at all rings, and takes only what is older. A client that
+//! commits after the look at its ring has a later time than all that the cycle takes from other rings (proof:
+//! `clad_shm::drain`). Taking ring by ring, whatever lies in them, does not have that property.
 //!
-//! What must hold: a batch is bounded ([`BATCH_APPENDS_MAX`], [`BATCH_BYTES_MAX`]), and so is the time under the journal's lock; bytes
-//! are counted for their owner before they are handed over; where an owner has no room, his rings wait for their turn in his
-//! queue, and nobody looks at them: who gives room back wakes the drain. The others' rings go on.
+//! Invariants: a batch is bounded ([`BATCH_APPENDS_MAX`], [`BATCH_BYTES_MAX`]), and so is the time under the journal's
+//! lock. Bytes are counted for their owner before they are handed over. Where an owner has no room, its rings wait for
+//! their turn in its queue, and the drain does not look at them: returned room wakes the drain. The rings of others
+//! continue.
 //!
-//! When an append of a ring is the first of it in a batch, all before it in that ring are stored or refused for good, and
-//! the journal takes nothing of a ring behind what it refuses for now. So each append may jump ahead in sequence, over
-//! what was refused for good and what the log has lost, and none over what waits.
+//! When an append is the first of its ring in a batch, all before it in that ring are stored or refused for good. The
+//! journal takes nothing of a ring behind what it refuses for now. So each append may jump ahead in sequence, over what
+//! was refused for good and what the log has lost, but never over what waits.
 //!
-//! What the journal refuses for now waits in its ring. Where it refuses whoever comes (no space, a failure), all rings
-//! wait, and nothing that is behind it in time is taken before it. Where it refuses one producer alone, that one's ring
-//! waits: others go on, and lose their order with it for as long. So it does where an append was posted to an earlier daemon
-//! and is longer than segments are now, unless the log has it already: until there is a daemon with larger ones.
+//! An append that the journal refuses for now waits in its ring. Where the journal refuses everybody (no space, a
+//! failure), all rings wait, and nothing that is later in time is taken first. Where it refuses one producer alone, the
+//! ring of that producer waits: others continue, and lose their order with it for as long. The same holds for an append
+//! that was posted to an earlier daemon and is longer than segments are now. It waits for a daemon with larger
+//! segments, unless the log has it already.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -45,15 +47,15 @@ struct Taken {
     ring: usize,
     bytes: (usize, usize),
     entry: Entry,
-    /// What its answer waits for; known once it was looked into.
+    /// Level that its answer waits for; known once it was looked into.
     level: AckLevel,
-    /// Why it is not handed over.
+    /// Reason why it is not handed over.
     refused: Option<Box<ErrorInfo>>,
-    /// It waits in its ring, and so does all behind it there.
+    /// Reason why it waits in its ring, with all behind it there.
     waits: Option<Waits>,
 }
 
-/// What an append waits for.
+/// Condition that an append waits for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Waits {
     /// Room for its owner.
@@ -68,27 +70,27 @@ impl Taken {
     }
 }
 
-/// What was taken and not yet handed over.
+/// Appends that were taken and are not handed over yet.
 #[derive(Default)]
 pub(super) struct Batch {
     bytes: Vec<u8>,
     taken: Vec<Taken>,
     /// Owners whose rings wait for room, and their places in the queue.
     waiters: Vec<(Owner, Taking)>,
-    /// What they were given there, for the next batch.
+    /// Quota that they got there, for the next batch.
     rooms: Vec<(Owner, QuotaGuard)>,
 }
 
-/// What an owner's appends in a batch take.
+/// Quota that an owner's appends in a batch take.
 struct Room {
     owner: Owner,
-    /// One of his rings.
+    /// One of the owner's rings.
     ring: usize,
-    /// All of his appends.
+    /// Cost of all appends of the owner.
     cost: usize,
-    /// Nothing: all of them wait.
+    /// `None`: all of them wait.
     guard: Option<QuotaGuard>,
-    /// Those that go.
+    /// Cost of those that are handed over.
     spent: usize,
     /// One of them waits, and all behind it.
     waits: bool,
@@ -107,7 +109,7 @@ impl Batch {
         self.taken.len() >= BATCH_APPENDS_MAX || self.bytes.len() >= BATCH_BYTES_MAX
     }
 
-    /// Takes what is older than `before`, in the order of time; says what is left, and up to which time nothing is.
+    /// Takes what is older than `before`, in the order of time; returns what is left, and up to which time nothing is.
     pub(super) fn fill(&mut self, rings: &mut [Ring], before: u64) -> (Fill, u64) {
         let mut frontier = before;
         for ring in rings.iter_mut() {
@@ -115,7 +117,7 @@ impl Batch {
         }
         while !self.is_full() {
             let Some((at, until)) = next(rings, frontier) else { break };
-            // As long as no other ring has anything older, it goes on with this one.
+            // As long as no other ring has anything older, the loop continues with this one.
             while let Some(time) = rings[at].front
                 && time <= until
                 && time < frontier
@@ -137,7 +139,7 @@ impl Batch {
             }
         }
         if self.taken.is_empty() {
-            self.rooms.clear(); // of rings that give nothing any more: others have use for it
+            self.rooms.clear(); // of rings that give nothing any more: others can use it
         }
         match rings.iter().filter_map(|ring| ring.front).min() {
             Some(front) if front < frontier => (Fill::More, front),
@@ -146,7 +148,7 @@ impl Batch {
         }
     }
 
-    /// Rings whose owners have got room go on.
+    /// Resumes rings whose owners have got room.
     pub(super) fn admit(&mut self, rings: &mut [Ring], waker: &Waker) {
         let Self { waiters, rooms, .. } = self;
         waiters.retain_mut(|(owner, waiter)| match Pin::new(waiter).poll(&mut Context::from_waker(waker)) {
@@ -159,12 +161,12 @@ impl Batch {
         });
     }
 
-    /// Whether somebody's rings wait for room.
+    /// Returns true if rings of some owner wait for room.
     pub(super) fn has_waiters(&self) -> bool {
         !self.waiters.is_empty()
     }
 
-    /// Counts each append for its owner. Those for which he has no room wait, and have a place in his queue.
+    /// Counts each append for its owner. Appends for which the owner has no room wait, with a place in its queue.
     fn count(&mut self, rings: &[Ring]) -> Option<QuotaGuard> {
         let mut owners: Vec<Room> = Vec::new();
         for taken in &self.taken {
@@ -186,7 +188,8 @@ impl Batch {
         for taken in &mut self.taken {
             let (owner, cost) = (rings[taken.ring].peer.quota_owner(), Admission::cost(taken.payload_bytes()));
             let Some(room) = owners.iter_mut().find(|room| room.owner == owner) else { continue };
-            // The first one goes: if it is longer than all that there is, that is what it has got.
+            // The first one is always handed over: if it is longer than the whole quota, the guard holds the whole
+            // quota.
             let fits = |guard: &QuotaGuard| room.spent == 0 || room.spent + cost <= guard.num_permits();
             room.waits |= !room.guard.as_ref().is_some_and(fits);
             match room.waits {
@@ -208,7 +211,7 @@ impl Batch {
         owners.into_iter().filter_map(|room| room.guard).reduce(merged)
     }
 
-    /// Hands it to the journal.
+    /// Hands the batch to the journal.
     pub(super) fn hand_over(&mut self, rings: &mut [Ring], admission: &Admission, at: Arrival) -> Handed {
         let permit = self.count(rings);
         let Self { bytes, taken, .. } = self;
@@ -220,7 +223,7 @@ impl Batch {
                 taken.waits = Some(Waits::Segments);
             }
             let is_beyond = rings[taken.ring].is_beyond_segments(taken.payload_bytes());
-            // What the log has already needs no room in it.
+            // An append that the log has already needs no room in it.
             let is_stored = is_beyond && rings[taken.ring].is_stored(&taken.entry);
             if taken.waits.is_none() && is_beyond && !is_stored {
                 waiting.push(taken.ring);
@@ -266,7 +269,7 @@ fn merged(mut one: QuotaGuard, other: QuotaGuard) -> QuotaGuard {
     one
 }
 
-/// Tells the rings what became of it.
+/// Reports the verdicts to the rings.
 fn settle(taken: &[Taken], rings: &mut [Ring], verdicts: Vec<Result<Accepted, AppendError>>, at: Arrival) -> Handed {
     let mut handed = Handed::default();
     let mut counts = Counts::default();
@@ -274,7 +277,7 @@ fn settle(taken: &[Taken], rings: &mut [Ring], verdicts: Vec<Result<Accepted, Ap
     let (mut touched, mut stopped) = (vec![false; rings.len()], vec![false; rings.len()]);
     for taken in taken {
         if let Some(waits) = taken.waits {
-            // Handed over was nothing from here on.
+            // From here on, nothing was handed over.
             if !std::mem::replace(&mut stopped[taken.ring], true) {
                 touched[taken.ring] = true;
                 match waits {
@@ -299,7 +302,7 @@ fn settle(taken: &[Taken], rings: &mut [Ring], verdicts: Vec<Result<Accepted, Ap
                 ring.accepted(&taken.entry, taken.level, &accepted, at.since);
                 continue;
             }
-            // What is refused for now waits in its ring, and so does all behind it.
+            // An append that is refused for now waits in its ring, with all behind it.
             Err(Refused::ByJournal(why)) if why.is_for_now() => {
                 stopped[taken.ring] = true;
                 ring.put_back(&taken.entry);
@@ -325,13 +328,13 @@ fn settle(taken: &[Taken], rings: &mut [Ring], verdicts: Vec<Result<Accepted, Ap
     handed
 }
 
-/// Who refused an append.
+/// Origin of the refusal of an append.
 enum Refused<'a> {
     ByJournal(AppendError),
     ByAdmission(&'a ErrorInfo),
 }
 
-/// What [`Batch::fill`] left.
+/// Remainder that [`Batch::fill`] left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fill {
     /// Nothing that is old enough.
@@ -342,27 +345,27 @@ pub(super) enum Fill {
     Blocked,
 }
 
-/// Nothing is taken until then.
+/// Time until which nothing is taken.
 #[derive(Clone, Debug)]
 pub(super) struct Hold {
     pub(super) until: Instant,
     pub(super) why: ErrorInfo,
 }
 
-/// What came of a batch.
+/// Result of a batch.
 #[derive(Default)]
 pub(super) struct Handed {
     /// The journal takes nothing now.
     pub(super) hold: Option<Hold>,
-    /// Somebody asked for an answer.
+    /// A client asked for an answer.
     pub(super) asked: bool,
-    /// Somebody waits for the disk.
+    /// A client waits for the disk.
     pub(super) waits: bool,
-    /// The write that it wants, and for which nobody was woken.
+    /// The write that the batch wants, and for which no thread was woken.
     pub(super) deferred_write: Option<DeferredWrite>,
 }
 
-/// An append as the journal takes it, or why it does not get it; and the level that it asks for.
+/// An append as the journal takes it, or the reason why the journal does not get it; and the level that it asks for.
 #[inline]
 fn prepare<'a>(
     ring: &mut Ring,
@@ -372,18 +375,20 @@ fn prepare<'a>(
 ) -> (AckLevel, Result<Item<'a>, ErrorInfo>) {
     let Some((trailer, payload)) = RingAppendTrailer::split(bytes) else {
         let text = "the trailer of the append is not what belongs there";
-        // Whatever level it was to have: who waits for it is told.
+        // The answer goes to the waiting client, whatever level it was to have.
         return (AckLevel::Received, Err(ErrorInfo::new(ErrorCode::BadRecord, text)));
     };
-    // What wants no answer is taken like what has it with its offset. It is `posted` as it lies here, whatever it waits for: a
-    // level that this log has not (and an earlier daemon's had) takes nothing back, and the ring tells its owner.
+    // An append that wants no answer is taken like one that gets it with its offset. It is `posted` as it lies here. A
+    // level that this log does not have (and an earlier daemon's had) takes nothing back, and the ring notifies its
+    // owner.
     let level = match trailer.level {
         level if level < AckLevel::Received => AckLevel::None,
         level => level.min(ring.admission.highest),
     };
     let (first_seq, count, payload_crc) = (entry.sequence, entry.records, trailer.payload_crc);
     let view = AppendView { head: AppendHead { first_seq, count, level, gap: true, payload_crc }, payload };
-    // Taken when the entry was checked; it is that of the payload, for the trailer of an entry is that of an append.
+    // The checksum was taken when the entry was checked. It is that of the payload, for an entry has the trailer of an
+    // append.
     let item = ring.admission.item(&view, entry.sum, at, &mut ring.known_group);
     (trailer.level, item.ok_or_else(|| ring.admission.why_not(&view)))
 }
@@ -405,7 +410,7 @@ fn next(rings: &[Ring], frontier: u64) -> Option<(usize, u64)> {
     oldest.map(|(at, _)| (at, until))
 }
 
-/// What is counted once for all.
+/// Counters that are updated once for all.
 #[derive(Default)]
 struct Counts {
     fresh: u64,

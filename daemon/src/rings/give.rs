@@ -1,4 +1,4 @@
-//! How a ring comes to be: given to a client, or taken over from a daemon before this one.
+//! Creation of rings: given to a client, or adopted from an earlier daemon.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -20,21 +20,22 @@ use crate::ingest::{Admission, Owner, Peer, Producer, random};
 use crate::metrics;
 
 const RINGS_DISABLED: &str = "this daemon gives out no rings ([ingest.shm] enabled)";
-/// How long a client has to come back to its ring after a restart of the daemon. What it has pushed is drained meanwhile;
-/// later it gets another one.
+/// Time that a client has to come back to its ring after a restart of the daemon. What it has pushed is drained
+/// meanwhile; later it gets another ring.
 const CLIENT_RETURN_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a client that asks for a ring waits for the drain to have it: less than the time that clients give a handshake.
+/// Time that a client asking for a ring waits for the drain to have it: less than the time that clients give a
+/// handshake.
 const DRAIN_REPLY_TIMEOUT: Duration = super::RETIRE_TIMEOUT;
 /// The smallest ring that a client can have.
 const RING_BYTES_MIN: u32 = 16 * 1024;
 
-/// What a client is given, with the descriptors that go with it.
+/// Answer to a client, with the descriptors that go with it.
 pub(crate) struct Given {
     pub(crate) id: RingId,
     pub(crate) known: bool,
     pub(crate) other_clock: bool,
     pub(crate) shape: Shape,
-    /// Board, and for a new ring the ring and its doorbell.
+    /// Completion page, and for a new ring the ring and its doorbell.
     pub(crate) fds: Vec<OwnedFd>,
 }
 
@@ -59,7 +60,7 @@ impl Given {
     }
 }
 
-/// Who asks for a ring.
+/// Client that asks for a ring.
 pub(crate) struct Asker {
     pub(crate) peer: Peer,
     pub(crate) producer: ProducerId,
@@ -73,14 +74,14 @@ fn unavailable(text: impl Into<String>) -> ErrorInfo {
     ErrorInfo::new(ErrorCode::RingUnavailable, text)
 }
 
-/// It says nothing of the ring that was asked for.
+/// Error that says nothing of the ring that was asked for.
 fn drain_does_not_get_on() -> ErrorInfo {
     let text = format!("the drain of the rings has not answered within {DRAIN_REPLY_TIMEOUT:?}: come again");
     ErrorInfo::new(ErrorCode::Busy, text).retry_after_ms(1000)
 }
 
 impl Rings {
-    /// Gives out a ring, or the new board of one that the client has; it lasts as long as it is held.
+    /// Gives out a ring, or the new completion page of one that the client has; it lasts as long as the reference.
     pub(crate) async fn give(&self, wanted: RingWanted, asker: Asker) -> Result<(Given, RingRef), ErrorInfo> {
         let Some(shared) = &self.0 else {
             return Err(unavailable(RINGS_DISABLED));
@@ -105,7 +106,7 @@ impl Rings {
         }
         let (shared, wanted_bytes) = (shared.clone(), wanted.bytes);
         let other_clock = !(asker.between.0..=asker.between.1).contains(&wanted.clock_ns);
-        // Memory is brought in and the keeper is asked: not on a worker.
+        // This brings memory in and asks the fd store: not on a worker.
         let made = tokio::task::spawn_blocking(move || shared.make(&asker, uid, wanted_bytes, other_clock));
         let (given, ring_ref, added) = made.await.map_err(|_| unavailable("the ring could not be made"))??;
         match tokio::time::timeout(DRAIN_REPLY_TIMEOUT, added).await {
@@ -148,7 +149,7 @@ impl Shared {
         let made = |e: OpenError| unavailable(format!("the ring could not be made: {e}"));
         let refused = |e| crate::ingest::refusal(&e);
         let producer = self.session(&note).map_err(refused)?;
-        // What would hold up its first record is told now, where the client can still go another way.
+        // A reason that would hold up its first record is reported now, where the client can still go another way.
         let known = self.journal.may_append(asker.producer.as_bytes(), asker.owner, note.producer_epoch);
         let known = known.map_err(|e| producer.refusal(&e))?;
         let first = known.and_then(|state| state.last).map_or(0, |(sequence, _)| sequence.wrapping_add(1));
@@ -214,7 +215,7 @@ impl Shared {
         Producer::begin(self.journal.clone(), note.producer, note.uid.into(), note.producer_epoch, counted)
     }
 
-    /// Goes on with a ring that an earlier daemon had given out. What stands in the way leaves it as it is, and it comes back.
+    /// Resumes a ring that an earlier daemon had given out. An obstacle leaves the ring as it is, and returns it.
     pub(super) fn attach(&self, stored: StoredRing) -> Result<Ring, Box<(StoredRing, AttachError)>> {
         let note = stored.note;
         if note.layout != Layout::default() {
@@ -240,7 +241,7 @@ impl Shared {
             }
         };
         if self.admission().highest >= clad_proto::AckLevel::Durable {
-            // What was given back had been written, and recovery has synced all that it kept.
+            // What was given back had been written, and recovery has synced all that it retained.
             drain.raise(clad_shm::Level::Durable, drain.released());
         }
         if note.other_clock {
@@ -248,7 +249,7 @@ impl Shared {
         }
         let process = Process::of(&note);
         let over = matches!(process, Process::Gone) || drain.is_closed();
-        // What is `posted` was taken by the limits of its day, and lower ones of today do not undo that.
+        // Posted appends were taken by an earlier daemon's limits, and lower ones of today do not undo that.
         let longest = u32::try_from(drain.shape().max_payload()).unwrap_or(u32::MAX);
         let today = self.admission();
         let admission = Admission {

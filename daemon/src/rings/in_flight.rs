@@ -1,11 +1,12 @@
-//! What was taken of a ring and is not given back: how far each of it is on its way.
+//! Appends that were taken of a ring and are not given back: the progress of each.
 //!
 //! ```text
 //!  taken ──▶ written ──▶ durable        of what wants no more than `written`, the space goes there;
 //!                └────────┴──▶ given back    of what wants `durable`, there
 //! ```
-//! What must hold: all go this way in the order of the ring, each step at the mark that it waits for and none before; what
-//! the journal had taken before it failed goes no further ([`Moved::failed`]): those offsets may be somebody else's by now.
+//! Invariant: all go this way in the order of the ring, each step at the watermark that it waits for and none before.
+//! Nothing that the journal had taken before it failed goes further ([`Moved::failed`]): those offsets may belong to
+//! others by now.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -20,9 +21,9 @@ use crate::metrics;
 struct Run {
     /// One past the last of them.
     upto: u64,
-    /// What the log took of them; nothing where all were refused.
+    /// Records that the log took of them; `None` where all were refused.
     stored: Option<Stored>,
-    /// How often the journal had failed when they were taken.
+    /// Number of failures of the journal when they were taken.
     failures: u32,
     since: Instant,
     /// One of them asked for `durable`.
@@ -64,12 +65,12 @@ impl Stored {
     }
 }
 
-/// What a look at the watermarks has moved: one past the last append each time, nothing where none was.
+/// Progress that a look at the watermarks has made: one past the last append each time, `None` where none was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Moved {
     pub(super) written: Option<u64>,
     pub(super) durable: Option<u64>,
-    /// Its space may go.
+    /// End of the space that may be given back.
     pub(super) given_back: Option<u64>,
     /// The last of that which the log took.
     pub(super) stored: Option<Stored>,
@@ -91,7 +92,7 @@ impl InFlight {
         self.row.is_empty()
     }
 
-    /// Notes an append that was taken, or was refused for good (`stored` is nothing).
+    /// Notes an append that was taken, or was refused for good (`stored` is `None`).
     pub(super) fn push(
         &mut self,
         entry: &Entry,
@@ -115,7 +116,7 @@ impl InFlight {
         }
     }
 
-    /// Moves them as far as the watermarks say. What is durable is waited for where the log has such a level and somebody may
+    /// Moves them as far as the watermarks say. It waits for `durable` where the log has such a level and a client may
     /// look (`tracks_durable`).
     pub(super) fn advance(&mut self, watermarks: &Watermarks, tracks_durable: bool) -> Moved {
         let before = (self.written, self.durable, self.given_back);
@@ -145,14 +146,14 @@ impl InFlight {
         moved
     }
 
-    /// How many have reached a level, of which `from` had before.
+    /// Number of those that have reached a level; `from` had reached it before.
     fn reached(&self, from: usize, watermarks: &Watermarks, mark: u64) -> usize {
         let has =
             |out: &&Run| out.failures == watermarks.failures && out.stored.is_none_or(|stored| stored.end <= mark);
         from + self.row.range(from..).take_while(has).count()
     }
 
-    /// Lets go of the first, about which everything was said.
+    /// Releases the first, about which everything was announced.
     fn forget(&mut self, done: usize) {
         self.row.drain(..done);
         self.written -= done;
@@ -160,14 +161,14 @@ impl InFlight {
         self.given_back -= done;
     }
 
-    /// Lets go of all: what was not given back is taken anew.
+    /// Releases all: what was not given back is taken again.
     pub(super) fn clear(&mut self) {
         *self = Self { row: std::mem::take(&mut self.row), ..Self::default() };
         self.row.clear();
     }
 
-    /// Records that lie in the ring still, and whose offsets are not below this one. Where that goes through the middle of
-    /// what was taken together, those are left out: no more is said than is so.
+    /// Number of records that lie in the ring still, and whose offsets are not below this one. Where the offset divides
+    /// a run that was taken together, the run is left out: no more is reported than is so.
     pub(super) fn records_from(&self, offset: u64) -> u64 {
         let there = self.row.range(self.given_back..).filter_map(|out| out.stored);
         there.filter(|stored| stored.first >= offset).map(|stored| stored.records).sum()

@@ -1,18 +1,20 @@
-//! Who drains: one thread of two. The other stands by, for when the first is at the disk.
+//! Leader of the drain: one thread of two. The other stands by, for when the first is at the disk.
 //!
-//! A write that somebody waits for, and that nobody makes, is made by the thread that drained it: none has to be woken to
-//! write, nor this one to tell of it (decision 0086). But a `received` answer waits for no device, so the drain must not
-//! wait either. Who holds the [`Drainage`] leads. Before the leader goes to the disk it says on all rings that it sleeps,
-//! looks once more, gives the drain up and arms the watch: whoever has something for the drain rings as for one that
-//! sleeps, and that wakes the other thread, which leads from then on. Back from the disk, the first goes on, if nobody leads.
+//! The draining thread makes a write itself if a client waits for it and no other thread makes it. So no thread has to
+//! be woken to write, and this one needs no notification (decision 0086). But a `received` answer waits for no device,
+//! so the drain must not wait either. The thread that holds the [`Drainage`] leads. Before the leader goes to the disk
+//! it says on all rings that it sleeps, looks once more, releases the drain and arms the watch. A client that has
+//! something for the drain then rings as for one that sleeps. That wakes the other thread, which leads from then on.
+//! Back from the disk, the first thread resumes, if none leads.
 //!
-//! What must hold:
-//! - **No wake-up is lost.** The watch is armed once the drain is free, so who is woken finds it free, or led by somebody
-//!   who looks at everything first; and what was rung before it was armed wakes at once.
-//! - **Nobody is woken to stand by**, and one that leads is woken by nobody but who has something for it.
-//! - A writer on whom others came in again and again hands its writes over as before ([`InlineWritePolicy`](super::backoff::InlineWritePolicy)): rings
-//!   whose clients go on logging meanwhile are not made to wake somebody for each write.
-//! - At most one of the two is at the disk: nothing is owed while something is under way.
+//! Invariants:
+//! - **No wake-up is lost.** The watch is armed once the drain is free. So a woken thread finds it free, or led by a
+//!   thread that looks at everything first. A bell that rang before it was armed wakes at once.
+//! - **No thread is woken to stand by**, and a leader is woken only by a sender that has something for it.
+//! - A writer that others interrupted again and again hands its writes over as before
+//!   ([`InlineWritePolicy`](super::backoff::InlineWritePolicy)): rings whose clients continue to log meanwhile need not
+//!   wake a thread for each write.
+//! - At most one of the two is at the disk: no write is deferred while one is under way.
 
 use std::cell::Cell;
 use std::io;
@@ -29,16 +31,16 @@ use super::ring::Ring;
 use super::thread::Drainage;
 
 thread_local! {
-    /// This thread makes a write, and looks at the watermarks when it has.
+    /// This thread makes a write, and looks at the watermarks after it.
     static WRITES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the watermarks are moved by a thread that looks at them itself.
+/// Returns true if the watermarks are moved by a thread that looks at them itself.
 pub(super) fn looks_itself() -> bool {
     WRITES.get()
 }
 
-/// Why a thread leads no more.
+/// Reason why a thread stops leading.
 pub(super) enum StepDown {
     /// It makes this write.
     DeferredWrite(DeferredWrite),
@@ -46,7 +48,7 @@ pub(super) enum StepDown {
     Drained,
 }
 
-/// The drain, and its two threads' way to it.
+/// The drain, and the access of its two threads to it.
 pub(super) struct Leader {
     shared: Arc<Shared>,
     watch: Arc<Watch>,
@@ -60,16 +62,17 @@ impl Leader {
         Ok(Self { shared, watch, drainage })
     }
 
-    /// What each of the two threads does, until all is drained.
+    /// Runs each of the two threads, until all is drained.
     pub(super) fn serve(&self) {
         let mut write_buffer = WriteBuffer::default();
         loop {
             match self.try_lead() {
-                // Where it cannot be armed, nobody would stand by: others are to write.
+                // Where it cannot be armed, no thread would stand by: others are to write.
                 Some(StepDown::DeferredWrite(deferred_write)) if !self.watch.arm() => drop(deferred_write),
                 Some(StepDown::DeferredWrite(deferred_write)) => {
                     WRITES.set(true);
-                    // What is owed behind it is another thread's: a sync, say, for which who waits for `written` does not wait.
+                    // A write deferred behind it is another thread's: a sync, for example, for which a waiter for
+                    // `written` does not wait.
                     drop(deferred_write.write(&mut write_buffer));
                     WRITES.set(false);
                 }
@@ -79,7 +82,7 @@ impl Leader {
                     return;
                 }
                 None => {
-                    // Who leads was not told of what this thread has written.
+                    // The leader was not notified of what this thread has written.
                     self.shared.watermarks_moved();
                     self.watch.wait();
                 }
@@ -103,7 +106,7 @@ impl Leader {
         assert!(self.watch.arm());
     }
 
-    /// Whether whoever stands by would be woken now.
+    /// Returns true if the standby thread would be woken now.
     #[cfg(test)]
     pub(super) fn wakes(&self) -> bool {
         let at_once = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -121,13 +124,13 @@ impl Leader {
     }
 }
 
-/// Wakes who stands by, once for each time that it was armed.
+/// Wakes the standby thread, once for each time that it was armed.
 pub(super) struct Watch {
-    /// Whatever wakes the drain: its own bell, and those of the rings.
+    /// Everything that wakes the drain: its own bell, and those of the rings.
     bells: OwnedFd,
     /// Holds `bells`, for one event at a time.
     armed: OwnedFd,
-    /// Somebody was woken since the last look.
+    /// A thread was woken since the last look.
     woke: AtomicBool,
 }
 
@@ -140,12 +143,12 @@ impl Watch {
         Ok(watch)
     }
 
-    /// One more bell; `false`: the kernel has no room for it.
+    /// Adds one more bell; `false`: the kernel has no room for it.
     pub(super) fn add(&self, bell: BorrowedFd<'_>) -> bool {
         epoll::add(&self.bells, bell, epoll::EventData::new_u64(0), epoll::EventFlags::IN).is_ok()
     }
 
-    /// A bell less. A client may hold the same one, so that closing ours would not do.
+    /// Removes a bell. A client may hold the same one, so that closing ours would not do.
     pub(super) fn remove(&self, bell: BorrowedFd<'_>) {
         let _ = epoll::delete(&self.bells, bell); // it fails where there was no room for it
     }
@@ -155,7 +158,7 @@ impl Watch {
         epoll::modify(&self.armed, &self.bells, epoll::EventData::new_u64(0), once).is_ok()
     }
 
-    /// Until it is armed again, nobody is woken.
+    /// Disarms it: no thread is woken until it is armed again.
     pub(super) fn disarm(&self) {
         let _ = epoll::modify(&self.armed, &self.bells, epoll::EventData::new_u64(0), epoll::EventFlags::empty());
     }
@@ -169,7 +172,7 @@ impl Watch {
         }
     }
 
-    /// Whether somebody was woken since this was asked last.
+    /// Returns true if a thread was woken since the last call.
     pub(super) fn woke(&self) -> bool {
         self.woke.swap(false, Ordering::Relaxed)
     }

@@ -1,4 +1,5 @@
-//! Rings of shared memory: given out on the Unix socket, drained by one thread at a time, kept over the death of both ends.
+//! Rings of shared memory: given out on the Unix socket, drained by one thread at a time, stored over the death of both
+//! ends.
 //!
 //! ```text
 //!  client ─ RING ─▶ framed connection ─▶ Rings::give ─▶ FdStore (kept)        client: push ─▶ ring
@@ -8,17 +9,18 @@
 //!                                                   │ Journal::append_runs            ▲ watermarks
 //!                                                   └────────▶ answers on the boards ◀┘ space back when `written`
 //! ```
-//! What must hold: a ring belongs to one producer of one process, and is given only once it is kept. It ends with its
-//! client's process, or with the last connection that held it ([`RingRef`]): then it is closed, drained up to where that was,
-//! and let go when all of it is written, whatever a process that lives on writes there. What a client does to its ring costs
-//! itself alone.
+//! Invariants: a ring belongs to one producer of one process, and is given only once it is stored. It ends with its
+//! client's process, or with the last connection that held it ([`RingRef`]). Then it is closed, drained up to where
+//! that was, and released when all of it is written, whatever a surviving process writes there. Anything that a client
+//! does to its ring costs that client alone.
 //!
-//! A panic of a thread that drains ends the process ([`crate::defect`]): nobody else would drain, and everybody would wait.
+//! A panic of a draining thread ends the process ([`crate::defect`]): no other would drain, and everybody would wait.
 //!
-//! What comes by a socket goes to the journal behind what was logged by rings before it, or not at all ([`Rings::catch_up`]).
+//! An append by a socket goes to the journal behind what was logged by rings before it, or not at all
+//! ([`Rings::catch_up`]).
 //!
-//! After a restart the rings that were kept are drained again from where space was given back; the journal knows by
-//! their sequences what it has. Their clients go on logging meanwhile, and come back to name their ring.
+//! After a restart the stored rings are drained again from where space was given back; the journal knows by their
+//! sequences what it has. Their clients continue to log meanwhile, and come back to name their ring.
 
 mod backoff;
 mod cycle;
@@ -57,18 +59,18 @@ use registry::RingRegistry;
 use ring::Ring;
 use stalled::StalledRing;
 
-/// What a thread of the drain is called where it cannot go on.
+/// Description of a drain thread in the message when it cannot continue.
 const THREAD_DESCRIPTION: &str = "the drain of the rings";
 
-/// How long whoever comes by a socket waits for what came by a ring before: as long as for room in the budget.
+/// Time that a socket client waits for what came by a ring before: as long as for room in the budget.
 const CATCH_UP_TIMEOUT: Duration = crate::ingest::ADMISSION_TIMEOUT;
-/// How long whoever ends the daemon waits to hear what rings keep.
+/// Time that a stop of the daemon waits for the count of what rings still have.
 const COUNT_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a client waits for the end of a ring that its producer had before, until it is told to come again: less than
-/// the time that clients give a handshake.
+/// Time that a client waits for the end of its producer's earlier ring, until the answer is to retry: less than the
+/// time that clients give a handshake.
 const RETIRE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What the operator set.
+/// Settings of the operator.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     bytes: u32,
@@ -80,7 +82,7 @@ impl Settings {
     /// From the configuration, which has checked them.
     pub(crate) fn of(config: &SharedMemory) -> Self {
         let bytes = u32::try_from(config.ring_bytes).unwrap_or(u32::MAX);
-        // What an earlier daemon gave out is drained also where no more are given.
+        // Rings that an earlier daemon gave out are drained also where no more are given.
         let max_rings = if config.enabled { config.max_rings as usize } else { 0 };
         Self { bytes, max_rings, spin: config.spin }
     }
@@ -91,12 +93,12 @@ impl Settings {
     }
 }
 
-/// A ring of so many bytes: with a place for an append for every 128 of them, which no append takes less than by much.
+/// Shape of a ring of so many bytes: with a place for an append for every 128 of them; an append hardly takes less.
 fn shape(bytes: u32) -> Option<Shape> {
     Shape::new(bytes, (bytes / 128).max(8)).ok()
 }
 
-/// What is wanted of the drain thread.
+/// Orders to the drain thread.
 enum Order {
     Add(Box<Ring>, oneshot::Sender<()>),
     Resume(RingId, oneshot::Sender<Option<Given>>),
@@ -106,17 +108,17 @@ enum Order {
         done: Option<oneshot::Sender<()>>,
     },
     CatchUp(CatchUp),
-    /// Asks for a sign of life.
+    /// Asks for a liveness reply.
     Sign(oneshot::Sender<()>),
-    /// How many records were taken that are not written, up to this mark, and lie in rings.
+    /// Number of records that were taken, are not written up to this watermark, and lie in rings.
     Count(u64, mpsc::SyncSender<u64>),
     Stop,
 }
 
-/// Somebody waits until everything that was logged by rings before a time was handed over.
+/// A waiter, until everything that was logged by rings before a time is handed over.
 struct CatchUp {
     time: u64,
-    /// For the sake of this ring: its records must be there whatever its producer is refused for.
+    /// For the sake of this ring: its records must be there even if its producer is refused.
     of: Option<RingId>,
     done: oneshot::Sender<Result<(), ErrorInfo>>,
 }
@@ -126,26 +128,26 @@ type CaughtUp = oneshot::Receiver<Result<(), ErrorInfo>>;
 struct Shared {
     settings: Settings,
     journal: Arc<Journal>,
-    /// What the next ring is given; a reload replaces it.
+    /// Admission of the next ring; a reload replaces it.
     admission: Mutex<Arc<Admission>>,
     fd_store: FdStore,
     registry: RingRegistry,
-    /// Nothing, when the drain has ended: whoever orders then is told by the loss of what he waits on.
+    /// `None` when the drain has ended: a later caller learns it from the loss of its channel.
     orders: Mutex<Option<Vec<Order>>>,
     ordered: AtomicBool,
     /// The drain thread sleeps until it is woken.
     asleep: AtomicBool,
-    /// It wants to be woken when the watermarks move.
+    /// The thread wants to be woken when the watermarks move.
     waits_for_watermarks: AtomicBool,
-    /// Wakes it.
+    /// Wakes the thread.
     bell: OwnedFd,
-    /// The sign of life that was asked for, and when.
+    /// The liveness reply that was asked for, and when.
     sign: Mutex<Option<(Instant, oneshot::Receiver<()>)>>,
-    /// The same as an append asks that came by a socket then.
+    /// The time of a probe, and its request: the same as that of an append by a socket.
     probe: Mutex<Option<(Instant, CaughtUp)>>,
     /// Stored, and not attached now.
     stalled: Mutex<Vec<StalledRing>>,
-    /// Held by who tries to go on with them.
+    /// Held by the thread that tries to resume them.
     retrying: Mutex<()>,
 }
 
@@ -158,7 +160,7 @@ impl Shared {
         self.admission.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// False when the drain has ended: the order is lost.
+    /// Returns false when the drain has ended: the order is lost.
     fn order(&self, order: Order) -> bool {
         match &mut *self.orders() {
             Some(orders) => orders.push(order),
@@ -169,7 +171,7 @@ impl Shared {
         true
     }
 
-    /// Told when what was logged by rings before now was handed over.
+    /// Notified when what was logged by rings before now was handed over.
     fn ask_to_catch_up(&self, of: Option<RingId>) -> CaughtUp {
         let (done, caught_up) = oneshot::channel();
         self.order(Order::CatchUp(CatchUp { time: clock::now(), of, done }));
@@ -180,7 +182,7 @@ impl Shared {
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
-    /// The watermarks have moved.
+    /// Notes that the watermarks have moved.
     fn watermarks_moved(&self) {
         fence(Ordering::SeqCst);
         if !leader::looks_itself()
@@ -192,15 +194,15 @@ impl Shared {
     }
 }
 
-/// There is room for what the drain holds.
+/// Wakes the drain: there is room for what it holds.
 impl std::task::Wake for Shared {
     fn wake(self: Arc<Self>) {
         self.ring_bell();
     }
 }
 
-/// A connection's hold of a ring, which ends with the last of them: a client comes back by another connection before the
-/// end of its old one is seen.
+/// A connection's hold of a ring, which ends with the last of them. A client comes back by another connection before
+/// the end of its old one is seen.
 pub(crate) struct RingRef {
     shared: Arc<Shared>,
     registered: Arc<registry::RegisteredRing>,
@@ -208,7 +210,7 @@ pub(crate) struct RingRef {
 }
 
 impl RingRef {
-    /// Nothing where the ring is ending.
+    /// `None` where the ring is ending.
     fn of(shared: &Arc<Shared>, registered: &Arc<registry::RegisteredRing>) -> Option<Self> {
         registered.acquire().then(|| Self { shared: shared.clone(), registered: registered.clone(), forget: false })
     }
@@ -217,12 +219,12 @@ impl RingRef {
         self.registered.note.id
     }
 
-    /// Whether the log has lost what came by it and was given back; true once for each time.
+    /// Returns true if the log has lost what came by it and was given back; once for each time.
     pub(crate) fn take_lost(&self) -> bool {
         self.registered.take_lost()
     }
 
-    /// The client has said that it will not come back.
+    /// Notes that the client has said that it will not come back.
     pub(crate) fn forget(&mut self) {
         self.forget = true;
     }
@@ -241,7 +243,7 @@ impl Drop for RingRef {
 pub(crate) struct Rings(Option<Arc<Shared>>);
 
 impl Rings {
-    /// Starts to drain the rings that were kept, and is ready to give out more.
+    /// Starts to drain the rings that were stored, and is ready to give out more.
     pub(crate) fn start(
         settings: Settings,
         admission: Arc<Admission>,
@@ -286,7 +288,7 @@ impl Rings {
         Ok(Self(Some(shared)))
     }
 
-    /// The limits of the rings that are given out from now on; those that are there keep theirs, as connections do.
+    /// Sets the limits of the rings that are given out from now on; existing rings keep theirs, as connections do.
     pub(crate) fn set_admission(&self, admission: Arc<Admission>) {
         if let Some(shared) = &self.0 {
             *shared.admission.lock().unwrap_or_else(PoisonError::into_inner) = admission;
@@ -302,32 +304,32 @@ impl Rings {
         self.0.as_ref().map_or_else(QuotaUsage::default, usage)
     }
 
-    /// How many there are, and the memory that they take.
+    /// Number of rings, and the memory that they take.
     pub(crate) fn totals(&self) -> (usize, usize) {
         self.0.as_ref().map_or((0, 0), |shared| shared.registry.totals())
     }
 
-    /// How many are of an earlier daemon, kept, and not drained.
+    /// Number of rings of an earlier daemon that are stored and not drained.
     pub(crate) fn stalled(&self) -> usize {
         self.0.as_ref().map_or(0, |shared| shared.registry.stalled())
     }
 
-    /// How full they are together.
+    /// Fill level of all together.
     pub(crate) fn usage(&self) -> Usage {
         self.0.as_ref().map_or_else(Usage::default, |shared| shared.registry.usage())
     }
 
-    /// Whether there is something in rings that was not handed to the journal, but for rings of others that are held.
+    /// Returns true if there is something in rings that was not handed to the journal, except for held rings of others.
     pub(crate) fn is_behind(&self, of: Option<RingId>) -> bool {
         self.0.as_ref().is_some_and(|shared| shared.registry.is_behind(of))
     }
 
-    /// Waits until what was logged by rings before now was handed to the journal, if there is any: what comes by a
-    /// socket now may have been caused by it. For the sake of a ring (`of`), also what the journal refuses of its
-    /// producer alone. Cancel safe.
+    /// Waits until what was logged by rings before now was handed to the journal, if there is any: it may have caused
+    /// what comes by a socket now. For the sake of a ring (`of`), also what the journal refuses of its producer alone.
+    /// Cancel safe.
     ///
     /// # Errors
-    /// Why that cannot be now: then what comes by the socket must not be taken either. Retryable.
+    /// The reason why that cannot be now: then the append by the socket must not be taken either. Retryable.
     pub(crate) async fn catch_up(&self, of: Option<RingId>) -> Result<(), ErrorInfo> {
         let Some(shared) = &self.0 else { return Ok(()) };
         if !shared.registry.is_behind(of) {
@@ -343,12 +345,13 @@ impl Rings {
         }
     }
 
-    /// A producer says HELLO. What it, or an earlier process of it, has logged by a ring is drained first, so that it is
-    /// told the truth about what is stored, and is not fenced off. Another process's ring ends with this. Gives the ring
-    /// that the producer has and may go on with.
+    /// Handles a producer's HELLO. Records that it, or an earlier process of it, has logged by a ring are drained
+    /// first. So the answer says correctly what is stored, and the producer is not fenced off. Another process's ring
+    /// ends with this. Returns the ring that the producer has and may resume.
     ///
     /// # Errors
-    /// Where that cannot be drained now: whoever went on without it would count the same sequences again. Retryable.
+    /// Where that cannot be drained now: a producer that continued without it would count the same sequences again.
+    /// Retryable.
     pub(crate) async fn meet(&self, hello: &Hello, peer: &Peer) -> Result<Option<RingRef>, ErrorInfo> {
         let Some(shared) = &self.0 else { return Ok(None) };
         if hello.producer_id == ProducerId::default() {
@@ -364,7 +367,7 @@ impl Rings {
             && !registered.is_leaving()
             && let Some(ring_ref) = RingRef::of(shared, &registered)
         {
-            // Where it cannot catch up now, what is told is still true of what is stored.
+            // Where it cannot catch up now, the answer is still true of what is stored.
             drop(self.catch_up(None).await);
             return Ok(Some(ring_ref));
         }
@@ -374,7 +377,7 @@ impl Rings {
         }
     }
 
-    /// Ends a ring: closed, drained, given back. Waits for that, but not for ever; says whether it is over.
+    /// Ends a ring: closed, drained, given back. Waits for that within a timeout; returns true if it is over.
     async fn retire(&self, id: RingId) -> bool {
         let Some(shared) = &self.0 else { return true };
         let (done, ended) = oneshot::channel();
@@ -383,16 +386,16 @@ impl Rings {
         !shared.registry.has(id)
     }
 
-    /// Ends a ring, whoever holds it.
+    /// Ends a ring, even if connections hold it.
     pub(crate) fn end(&self, id: RingId) {
         if let Some(shared) = &self.0 {
             shared.order(Order::Retire { id, forget: false, done: None });
         }
     }
 
-    /// Closes all rings and drains them, until `deadline` at most. What is not drained by then stays kept. Blocks.
+    /// Closes all rings and drains them, until `deadline` at most. What is not drained by then stays stored. Blocks.
     ///
-    /// Says how many rings are left: what they hold is kept for the next start.
+    /// Returns how many rings are left: their content is stored for the next start.
     pub(crate) fn stop(&self, deadline: Instant) -> usize {
         let Some(shared) = &self.0 else { return 0 };
         shared.retry_stalled();
@@ -403,13 +406,13 @@ impl Rings {
         if let Some(why) = self.not_drained() {
             tracing::error!("{why}");
         }
-        // What was drained is let go before the process ends, or the next one would find it.
+        // Drained rings are released before the process ends, or the next one would find them.
         shared.fd_store.settle(deadline);
         shared.registry.totals().0
     }
 
-    /// How many of the records that were taken and are not written, up to this mark, lie in rings still. Nothing where the
-    /// drain does not say it in [`COUNT_TIMEOUT`]. Blocks.
+    /// Number of the records that were taken, are not written up to this watermark, and lie in rings still. `None`
+    /// where the drain does not say it in [`COUNT_TIMEOUT`]. Blocks.
     pub(crate) fn unwritten_in_rings(&self, written: u64) -> Option<u64> {
         let Some(shared) = &self.0 else { return Some(0) };
         let (done, counted) = mpsc::sync_channel(1);
@@ -419,7 +422,8 @@ impl Rings {
         }
     }
 
-    /// How long the drain has given no sign of life. To be called every second or so; one that sleeps is not woken for it.
+    /// Time without a liveness reply of the drain. To be called every second or so; a sleeping drain is not woken for
+    /// it.
     pub(crate) fn silent_for(&self) -> Duration {
         let Some(shared) = &self.0 else { return Duration::ZERO };
         let mut asked = shared.sign.lock().unwrap_or_else(PoisonError::into_inner);
@@ -437,8 +441,8 @@ impl Rings {
         Duration::ZERO
     }
 
-    /// Why appends that come by sockets are refused now, where that is for what lies in rings. To be called every second or so:
-    /// it asks for itself what they ask for, and waits for as long.
+    /// Reason why appends by sockets are refused now, where it is what lies in rings. To be called every second or so:
+    /// it makes the same request as they do, and waits for as long.
     pub(crate) fn why_refused(&self) -> Option<String> {
         let waited = self.behind_for()?;
         (waited > CATCH_UP_TIMEOUT).then(|| {
@@ -449,14 +453,14 @@ impl Rings {
         })
     }
 
-    /// For how long somebody who came then would have waited for what lies in rings; nothing where nobody waits.
+    /// Time that a client would have waited by now, since the probe, for what lies in rings; `None` where nobody waits.
     fn behind_for(&self) -> Option<Duration> {
         let shared = self.0.as_ref()?;
         let mut probe = shared.probe.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((since, caught_up)) = &mut *probe {
             match caught_up.try_recv() {
                 Err(oneshot::error::TryRecvError::Empty) => return Some(since.elapsed()),
-                // Told, or refused for what the journal says by itself.
+                // Notified, or refused for a reason that the journal reports itself.
                 _ => *probe = None,
             }
         }
@@ -467,29 +471,29 @@ impl Rings {
     }
 }
 
-/// What a producer is told whose earlier ring is not drained.
+/// Error for a producer whose earlier ring is not drained.
 pub(crate) fn not_drained() -> ErrorInfo {
     let text = "what this producer has logged by its ring comes first, and is not in the log yet: come again";
     ErrorInfo::new(ErrorCode::Busy, text).retry_after_ms(1000)
 }
 
-/// A descriptor of one's own for the same file.
+/// Duplicates a descriptor of the same file.
 fn duplicate(fd: BorrowedFd<'_>) -> std::io::Result<OwnedFd> {
     fd.as_fd().try_clone_to_owned()
 }
 
-/// What a ring takes in memory, its board included.
+/// Memory that a ring takes, its completion page included.
 fn memory(shape: Shape) -> usize {
     shape.ring_bytes() + shape.completion_page_bytes()
 }
 
-/// Whose ring it is, for the journal.
+/// Owner of the ring, for the journal.
 fn peer_of(note: &Note) -> Peer {
     let pid = (note.pid != 0).then_some(note.pid);
     Peer::shm(note.uid, note.gid, pid, (note.pid_start != 0).then_some(note.pid_start))
 }
 
-/// The drain of a new ring, or of one that was kept, with what others need to know of it.
+/// The drain of a new ring, or of a stored one, with what others need to know of it.
 fn registered_ring(note: Note, drain: &Drain) -> Result<Arc<registry::RegisteredRing>, OpenError> {
     let watch = clad_shm::Watch::of(drain)?;
     Ok(Arc::new(registry::RegisteredRing::new(note, memory(drain.shape()), watch, drain.next())))

@@ -1,8 +1,8 @@
-//! Whether a ring's client lives.
+//! Life of a ring's client.
 //!
-//! What must hold: a client counts as gone only where the kernel says so. Where it does not let us ask (no `pidfd_open`, a
-//! filter, no descriptors left, another PID namespace), its ring ends with its connection, or, after a restart of the
-//! daemon, when it has not come back in time.
+//! Invariant: a client counts as gone only where the kernel says so. Where the kernel cannot be asked (no `pidfd_open`,
+//! a filter, no descriptors left, another PID namespace), its ring ends with its connection. After a restart of the
+//! daemon it ends when the client has not come back in time.
 
 use std::os::fd::OwnedFd;
 use std::sync::Once;
@@ -12,7 +12,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::fdstore::Note;
 
-/// What is known of it.
+/// State of the process, as far as it is known.
 #[derive(Debug)]
 pub(super) enum Process {
     /// It has ended; also where another process has its number by now.
@@ -32,14 +32,14 @@ impl Process {
         }
     }
 
-    /// From what the kernel says of the number: a descriptor of who has it, and when that one started (if that can be
-    /// seen), where ours started at `ours` (0: not known).
+    /// Judges from what the kernel says of the number: a descriptor of the process that has it, and its start time (if
+    /// that can be seen). Ours started at `ours` (0: not known).
     fn judge(opened: Result<OwnedFd, Errno>, started: Option<u64>, ours: u64) -> Self {
         let is_another = ours != 0 && started.is_some_and(|started| started != ours);
         match opened {
             _ if is_another => Self::Gone,
             Ok(process) => Self::Lives(process),
-            // Nobody has the number, or a thread of somebody has.
+            // No process has the number, or a thread has it.
             Err(Errno::SRCH | Errno::INVAL | Errno::NOENT) => Self::Gone,
             Err(error) => {
                 static SAID: Once = Once::new();
@@ -51,7 +51,7 @@ impl Process {
         }
     }
 
-    /// What there is to wait for.
+    /// Descriptor to wait for.
     pub(super) fn watched(self) -> Option<OwnedFd> {
         match self {
             Self::Lives(process) => Some(process),

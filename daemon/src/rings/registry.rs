@@ -1,4 +1,4 @@
-//! Which rings there are, for everybody but their drain.
+//! Ring registry: the rings that there are, for everybody but their drain.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -11,28 +11,28 @@ use clad_shm::{Usage, Watch};
 use crate::fdstore::Note;
 use crate::ingest::quota::{self, Owner, grows};
 
-/// Nobody has held it in this life of the daemon: its client may come back.
+/// No connection has held it since this daemon started: its client may come back.
 const NEVER_REFERENCED: u32 = u32::MAX;
 
-/// What others than the drain know of a ring.
+/// State of a ring that others than the drain know.
 #[derive(Debug)]
 pub(crate) struct RegisteredRing {
     pub(super) note: Note,
     /// Memory that it takes.
     pub(super) bytes: usize,
-    /// Nothing where nobody drains it.
+    /// `None` where no thread drains it.
     watch: Option<Watch>,
     /// All its appends below were handed to the journal.
     handed_over: AtomicU64,
-    /// What it holds is refused for now: nobody else waits for it.
+    /// Its content is refused for now: nobody else waits for it.
     bypassed: AtomicBool,
     /// It is closed, and drained to its end.
     leaving: AtomicBool,
-    /// What had been given back as `written` is not in the log any more, and no flush has told so.
+    /// The log has lost what was given back as `written`, and no flush has reported it.
     lost: AtomicBool,
-    /// Why it is not drained, and will not be by this daemon.
+    /// Reason why it is not drained, and will not be by this daemon.
     stuck: Mutex<Option<String>>,
-    /// So many connections hold it, or [`NEVER_REFERENCED`]. Once it is 0 it stays so: the ring is ending.
+    /// Number of connections that hold it, or [`NEVER_REFERENCED`]. Once it is 0 it stays so: the ring is ending.
     ref_count: AtomicU32,
 }
 
@@ -53,7 +53,7 @@ impl RegisteredRing {
         }
     }
 
-    /// In the place of a ring that is kept, and that nobody drains now.
+    /// Entry for a ring that is stored, and that no thread drains now.
     pub(super) fn stalled(note: Note, bytes: usize) -> Self {
         Self {
             note,
@@ -68,7 +68,7 @@ impl RegisteredRing {
         }
     }
 
-    /// One more connection holds it, unless it is ending.
+    /// Adds a connection that holds it, unless it is ending.
     pub(super) fn acquire(&self) -> bool {
         let more = |ref_count| match ref_count {
             NEVER_REFERENCED => Some(1),
@@ -78,7 +78,7 @@ impl RegisteredRing {
         self.ref_count.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
     }
 
-    /// One less; says whether it was the last.
+    /// Removes one; returns true if it was the last.
     pub(super) fn release_ref(&self) -> bool {
         self.ref_count.fetch_sub(1, Ordering::AcqRel) == 1
     }
@@ -95,12 +95,12 @@ impl RegisteredRing {
         self.lost.store(true, Ordering::Release);
     }
 
-    /// Whether it has lost something of which no flush has told.
+    /// Returns true if it has lost something that no flush has reported.
     pub(super) fn has_unreported_loss(&self) -> bool {
         self.lost.load(Ordering::Acquire)
     }
 
-    /// Whether it has lost something; true once for each time.
+    /// Returns true if it has lost something; once for each time.
     pub(super) fn take_lost(&self) -> bool {
         self.has_unreported_loss() && self.lost.swap(false, Ordering::AcqRel)
     }
@@ -109,7 +109,7 @@ impl RegisteredRing {
         self.handed_over.store(next, Ordering::Release);
     }
 
-    /// How full it is.
+    /// Fill level of the ring.
     pub(super) fn usage(&self) -> Usage {
         self.watch.as_ref().map_or_else(Usage::default, |watch| watch.usage(self.handed_over.load(Ordering::Acquire)))
     }
@@ -118,7 +118,7 @@ impl RegisteredRing {
         self.bypassed.store(bypassed, Ordering::Release);
     }
 
-    /// Why this daemon will not drain it; says whether that is new.
+    /// Notes why this daemon will not drain it; returns true if that is new.
     pub(super) fn is_stuck(&self, why: &str) -> bool {
         self.stuck.lock().unwrap_or_else(PoisonError::into_inner).replace(why.to_owned()).is_none()
     }
@@ -127,23 +127,23 @@ impl RegisteredRing {
         self.stuck.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether it can be drained to its end by this daemon, as far as is known.
+    /// Returns true if this daemon can drain it to its end, as far as is known.
     fn gets_on(&self) -> bool {
         self.watch.is_some() && self.why_stuck().is_none()
     }
 
-    /// Whether somebody has to wait for it who is, or is not, its own client.
+    /// Returns true if a waiter has to wait for it, be it its own client (`own`) or another.
     fn holds_up(&self, own: Option<RingId>) -> bool {
         (own == Some(self.note.id) || !self.bypassed.load(Ordering::Acquire)) && self.is_behind()
     }
 
-    /// Whether there is something in it that was not handed over.
+    /// Returns true if there is something in it that was not handed over.
     fn is_behind(&self) -> bool {
         self.watch.as_ref().is_some_and(|watch| watch.is_behind(self.handed_over.load(Ordering::Acquire)))
     }
 }
 
-/// What there may be of rings. In bytes too: those of an earlier daemon may be larger than any that are given out now.
+/// Limits of rings. In bytes too: rings of an earlier daemon may be larger than any that are given out now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RingQuota {
     pub(super) rings: usize,
@@ -151,7 +151,7 @@ pub(super) struct RingQuota {
 }
 
 impl RingQuota {
-    /// Whether there is room for one more, and its user may have it beside the others.
+    /// Returns true if there is room for one more, and its user may have it beside the others.
     fn has_room(&self, there: &[Arc<RegisteredRing>], one: &RegisteredRing) -> bool {
         let sum = |(rings, bytes), m: &Arc<RegisteredRing>| (rings + 1, bytes + m.bytes);
         let all = there.iter().fold((0, 0), sum);
@@ -171,8 +171,8 @@ impl RingRegistry {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enters a new ring, unless with it there would be more than there may be, over all or of one user beside others, or its
-    /// producer has one.
+    /// Enters a new ring, unless its producer has one, or there would be more with it than there may be: over all, or
+    /// of one user beside others.
     pub(super) fn register(&self, registered: Arc<RegisteredRing>, most: RingQuota) -> Registration {
         let mut registry = self.0.write().unwrap_or_else(PoisonError::into_inner);
         if registry.iter().any(|m| m.note.producer == registered.note.producer) {
@@ -194,24 +194,24 @@ impl RingRegistry {
         self.0.write().unwrap_or_else(PoisonError::into_inner).retain(|m| !Arc::ptr_eq(m, registered));
     }
 
-    /// Another in the place of one.
+    /// Replaces one by another.
     pub(super) fn replace(&self, one: &Arc<RegisteredRing>, other: Arc<RegisteredRing>) {
         let mut registry = self.0.write().unwrap_or_else(PoisonError::into_inner);
         registry.retain(|m| !Arc::ptr_eq(m, one));
         registry.push(other);
     }
 
-    /// Whether there are rings that this daemon drains to their end, if it has the time.
+    /// Returns true if there are rings that this daemon drains to their end, if it has the time.
     pub(super) fn any_gets_on(&self) -> bool {
         self.read().iter().any(|m| m.gets_on())
     }
 
-    /// How many are not drained by this daemon, as far as is known.
+    /// Number of rings that this daemon does not drain, as far as is known.
     pub(super) fn stalled(&self) -> usize {
         self.read().iter().filter(|m| !m.gets_on()).count()
     }
 
-    /// Why some are not drained, for each of them.
+    /// Reasons why some are not drained, for each of them.
     pub(super) fn stuck(&self) -> Vec<String> {
         self.read().iter().filter_map(|m| m.why_stuck()).collect()
     }
@@ -231,14 +231,14 @@ impl RingRegistry {
         (registry.len(), registry.iter().map(|m| m.bytes).sum())
     }
 
-    /// How many each user has, who has most first.
+    /// Number of rings of each user, largest first.
     pub(super) fn by_owner(&self) -> Vec<(Owner, usize)> {
         let mut by_owner: HashMap<Owner, usize> = HashMap::new();
         self.read().iter().for_each(|registered| *by_owner.entry(Owner::Uid(registered.note.uid)).or_default() += 1);
         quota::sorted(by_owner)
     }
 
-    /// How full they are together.
+    /// Fill level of all together.
     pub(super) fn usage(&self) -> Usage {
         self.read().iter().map(|registered| registered.usage()).fold(Usage::default(), |all, one| Usage {
             data_bytes: all.data_bytes + one.data_bytes,
@@ -247,13 +247,13 @@ impl RingRegistry {
         })
     }
 
-    /// Whether something is in any of them that was not handed over, and is waited for by the client of this one.
+    /// Returns true if any of them has something that was not handed over, and that the client of this one waits for.
     pub(super) fn is_behind(&self, own: Option<RingId>) -> bool {
         self.read().iter().any(|m| m.holds_up(own))
     }
 }
 
-/// What came of entering a ring.
+/// Result of entering a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Registration {
     Done,

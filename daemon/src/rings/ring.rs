@@ -1,20 +1,20 @@
-//! One ring, as its drain sees it: what was taken and is not given back, and what its client is told.
+//! One ring, as its drain sees it: what was taken and is not given back, and what is reported to its client.
 //!
-//! What must hold:
-//! - Space is given back only when what was asked for an append is reached, and at least `written`: until then the ring
-//!   has all that is needed to take it again.
-//! - After a failure of the journal, what was taken and not given back is taken anew, from the ring; the journal knows
-//!   by its sequence what of that it has. The client is told nothing of it: its records wait.
-//! - An append that is refused for good is answered, its sequence left out, and the ring goes on.
-//! - One that waits for a level that this log has not is stored, for it is `posted`, and its client told that there is no such
-//!   level: an earlier daemon, under another policy, had it.
-//! - What the journal refuses of its producer alone, for now, holds up this ring alone.
-//! - What was posted to an earlier daemon was taken by the limits of its day. Where no segment holds it any more, it waits in
-//!   the ring for a daemon with larger ones, and that is said; where it is refused for good for another reason, that is said,
-//!   too, and how much it was.
-//! - Where the log has lost what was `written` and given back, no FLUSH says that it is there: the next one is told, by
-//!   whichever daemon.
-//! - Why what is in it waits, where the journal takes nothing now, stands on its board.
+//! Invariants:
+//! - Space is given back only when the level that was asked for an append is reached, and at least `written`: until
+//!   then the ring has all that is needed to take it again.
+//! - After a failure of the journal, what was taken and not given back is taken again, from the ring. The journal knows
+//!   by its sequence what of that it has. The client gets no report: its records wait.
+//! - An append that is refused for good is answered, its sequence left out, and the ring continues.
+//! - An append that waits for a level that this log does not have is stored, for it is `posted`. Its client is notified
+//!   that there is no such level: an earlier daemon, under another policy, had it.
+//! - A refusal for now of its producer alone holds up this ring alone.
+//! - An append that was posted to an earlier daemon was taken by that daemon's limits. Where no segment can hold it any
+//!   more, it waits in the ring for a daemon with larger ones, and that is logged. Where it is refused for good for
+//!   another reason, that is logged, too, with the amount.
+//! - Where the log has lost what was `written` and given back, no FLUSH says that it is there: the next FLUSH reports
+//!   it, whichever daemon answers.
+//! - Where the journal takes nothing now, the completion page says why the content waits.
 //! - A ring that is nonsense is cut off, and nobody else is touched.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -35,17 +35,17 @@ use crate::ingest::{Admission, Peer, Producer, count_refusal};
 use crate::metrics;
 use crate::read::is_there;
 
-/// How long a ring is held before it is tried again: at first, and, doubling, at most.
+/// Time for which a ring is held before it is tried again: at first, and, doubling, at most.
 const HOLD_PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
-/// Until a ring is tried again in which something waits for another daemon: a try of this one ends as the last.
+/// Time until a ring is tried again in which an append waits for another daemon: this daemon fails each time.
 const SEGMENT_WAIT_RETRY: Duration = Duration::from_secs(3600);
 
-/// What an earlier daemon has left in a ring.
+/// Appends that an earlier daemon has left in a ring.
 struct Posted {
     /// Behind the last append that was there.
     end: u64,
-    /// Behind the last that was refused for good, and so many were, with so many records, for this reason at first.
+    /// Behind the last that was refused for good; the number of those, their records, and the first reason.
     refused: u64,
     appends: u64,
     records: u64,
@@ -59,46 +59,47 @@ pub(super) struct Ring {
     pub(super) peer: Peer,
     pub(super) producer: Producer,
     pub(super) known_group: KnownGroup,
-    /// Its owner's way to the bytes that may be in flight.
+    /// Its owner's quota of bytes that may be in flight.
     pub(super) inflight_quota: QuotaHandle,
     drain: Drain,
     /// The client's process; its end is the end of the ring.
     process: Option<OwnedFd>,
-    /// Its time, if the front of the ring is older than this pass.
+    /// Its time, if the front of the ring is older than this drain cycle.
     pub(super) front: Option<u64>,
-    /// The journal takes nothing of its producer's now.
+    /// The journal takes nothing of its producer now.
     hold: Option<Hold>,
     /// Its owner's share is used up: it is looked at again when its turn in the queue has come.
     waits_for_room: bool,
-    /// Why the journal takes nothing of anybody's now, as the board says.
+    /// Reason why the journal takes nothing of any producer now, as the completion page says.
     all_wait: Option<ErrorCode>,
-    /// How long it is held the next time.
+    /// Time for which it is held the next time.
     pause: Duration,
-    /// It was held, and one append of it is taken to see whether it still must be.
+    /// It was held, and one append of it is taken to see if the hold is still needed.
     tries: bool,
-    /// What was taken and is not given back.
+    /// Appends that were taken and are not given back.
     in_flight: InFlight,
     /// The last sequence that was `written` and given back: it is in the log alone.
     in_log_alone: Option<u64>,
-    /// Records that were taken when the journal failed, and not written: they lie in the ring, and no journal has taken them
-    /// since.
+    /// Records that were taken when the journal failed, and not written: they lie in the ring, and no journal has taken
+    /// them since.
     again: u64,
-    /// The log has lost of that, and the ring says so.
+    /// The log has lost some of that, and the ring says so.
     lost: bool,
-    /// The client is gone: when everything was taken and given back, so is the ring.
+    /// The client is gone: when everything was taken and given back, the ring is released.
     leaving: bool,
-    /// Until when its client must have come back, after a restart of the daemon.
+    /// Deadline for its client to come back, after a restart of the daemon.
     expected: Option<Instant>,
     empty: bool,
-    /// Its doorbell wakes who stands by.
+    /// Its doorbell wakes the standby thread.
     watched: bool,
-    /// The longest append that the log takes, where an earlier daemon had given the ring out, and may have taken longer ones.
+    /// Longest append that the log takes, where an earlier daemon had given the ring out, and may have taken longer
+    /// ones.
     longest: Option<usize>,
-    /// What that one had left in it, until it was taken.
+    /// Appends that the earlier daemon left in it, until they are taken.
     posted: Option<Posted>,
-    /// The append that is nonsense: nothing from it on is taken, however often it is begun anew.
+    /// The append that is nonsense: nothing from it on is taken, however often the drain begins again.
     nonsense: Option<u64>,
-    /// Who waits for its end.
+    /// Waiters for its end.
     pub(super) ended: Vec<oneshot::Sender<()>>,
     _counted: metrics::Connection,
 }
@@ -112,7 +113,8 @@ impl Ring {
         producer: Producer,
         process: Option<OwnedFd>,
     ) -> Self {
-        // Where nothing was ever refused for good, the sequence before the tail's is that of the last record given back.
+        // Where nothing was ever refused for good, the sequence before the tail's is that of the last record given
+        // back.
         let given_back = drain.released() > 0 && !drain.has_refused();
         let in_log_alone = if given_back { drain.released_sequence().checked_sub(1) } else { None };
         let inflight_quota = admission.budget.handle(peer.quota_owner());
@@ -147,14 +149,14 @@ impl Ring {
         }
     }
 
-    /// An earlier daemon had given it out, and has left in it what is there now.
+    /// Notes that it was given out by an earlier daemon, which has left in it what is there now.
     pub(super) fn is_adopted(&mut self) {
         let (end, refused) = (self.drain.next() + self.registered.usage().waiting, 0);
         self.longest = Some(self.admission.journal.max_append_bytes() as usize);
         self.posted = Some(Posted { end, refused, appends: 0, records: 0, why: None });
     }
 
-    /// For how long holes in it may hold others up, together with other rings.
+    /// Sets the time for which its uncommitted slots may hold others up, together with other rings.
     pub(super) fn set_stall_budget(&mut self, stall_budget: StallBudget) {
         self.drain.set_stall_budget(stall_budget);
     }
@@ -188,17 +190,17 @@ impl Ring {
         self.drain.awake();
     }
 
-    /// Whether answers or space are still due.
+    /// Returns true if answers or space are still due.
     pub(super) fn waits(&self) -> bool {
         !self.in_flight.is_empty()
     }
 
-    /// Whether it is drained to its end, and all was given back.
+    /// Returns true if it is drained to its end, and all was given back.
     pub(super) fn is_over(&self) -> bool {
         self.leaving && self.empty && self.in_flight.is_empty()
     }
 
-    /// The client is gone, or its ring is wanted back: nothing new comes in, what was not committed is given up.
+    /// The client is gone, or its ring is wanted back: nothing new comes in, what was not committed is abandoned.
     pub(super) fn leave(&mut self, forget: bool) {
         if forget {
             self.producer.forget();
@@ -211,7 +213,7 @@ impl Ring {
         }
     }
 
-    /// Its client must come back until then, or the ring is closed.
+    /// Sets the time until which its client must come back, or the ring is closed.
     pub(super) fn is_expected_by(&mut self, until: Instant) {
         self.expected = Some(until);
     }
@@ -220,12 +222,12 @@ impl Ring {
         self.expected = None;
     }
 
-    /// Until when its client is waited for.
+    /// Time until which its client is waited for.
     pub(super) fn expected(&self) -> Option<Instant> {
         self.expected.filter(|_| !self.leaving)
     }
 
-    /// Looks at its front; says up to which time others may be taken.
+    /// Looks at its front; returns up to which time others may be taken.
     pub(super) fn look(&mut self, before: u64) -> u64 {
         self.empty = self.is_at_nonsense();
         if self.empty {
@@ -257,19 +259,19 @@ impl Ring {
         self.say_why();
     }
 
-    /// Whether an append of so many bytes, posted to an earlier daemon, is longer than any that the log takes.
+    /// Returns true if an append of so many bytes, posted to an earlier daemon, is longer than any that the log takes.
     #[inline]
     pub(super) fn is_beyond_segments(&self, len: usize) -> bool {
         self.longest.is_some_and(|longest| len > longest)
     }
 
-    /// Whether the log has an append of it: an earlier daemon had taken it, and has not given its space back.
+    /// Returns true if the log has an append of it: an earlier daemon had taken it, and has not given its space back.
     pub(super) fn is_stored(&self, entry: &Entry) -> bool {
         let Producer { id, owner, .. } = &self.producer;
         self.admission.journal.is_stored(id.as_bytes(), *owner, entry.sequence) == Some(true)
     }
 
-    /// Such an append waits, and all behind it, for a daemon with larger segments.
+    /// Makes such an append wait, and all behind it, for a daemon with larger segments.
     pub(super) fn wait_for_segments(&mut self, entry: &Entry, len: usize) {
         self.put_back(entry);
         let limit = self.longest.unwrap_or_default();
@@ -298,19 +300,19 @@ impl Ring {
         }
     }
 
-    /// The journal takes nothing of anybody's for this reason, or takes again.
+    /// Notes that the journal takes nothing of any producer for this reason, or takes again.
     pub(super) fn all_wait(&mut self, why: Option<ErrorCode>) {
         self.all_wait = why;
         self.say_why();
     }
 
-    /// Lets the client know why what it has put there waits.
+    /// Shows the client why its content waits.
     fn say_why(&mut self) {
         let why = self.hold.as_ref().map(|hold| hold.why.code).or(self.all_wait);
         self.drain.set_waits(why.map_or(0, |code| code.number().into()));
     }
 
-    /// An append was refused for now, and all behind it: they are in the ring as before.
+    /// Puts back an append that was refused for now, and all behind it: they are in the ring as before.
     pub(super) fn put_back(&mut self, entry: &Entry) {
         self.drain.rewind_to(entry.append);
         (self.front, self.empty, self.tries) = (None, false, false);
@@ -323,7 +325,7 @@ impl Ring {
         self.registered.set_bypassed(true);
     }
 
-    /// Its owner has room.
+    /// Resumes the ring: its owner has room.
     pub(super) fn has_room(&mut self) {
         if std::mem::take(&mut self.waits_for_room) {
             self.registered.set_bypassed(self.hold.is_some());
@@ -334,7 +336,7 @@ impl Ring {
         self.waits_for_room
     }
 
-    /// Until when, and why, if it is held.
+    /// Time until which it is held, and why, if it is.
     pub(super) fn held(&self) -> Option<&Hold> {
         self.hold.as_ref()
     }
@@ -351,7 +353,7 @@ impl Ring {
         }
     }
 
-    /// The ring is nonsense: it is let go as it is. What was taken of it before is whole.
+    /// Releases a ring that is nonsense, as it is. What was taken of it before is whole.
     fn cut_off(&mut self, why: Corrupt) {
         if !self.leaving {
             metrics::ring_cut_off();
@@ -362,7 +364,7 @@ impl Ring {
         (self.leaving, self.empty, self.process, self.front) = (true, true, None, None);
         self.nonsense = Some(self.drain.next());
         self.resumed();
-        // Its client is told by its end; nobody else waits for what is never taken.
+        // The end of the ring notifies its client; nobody else waits for what is never taken.
         self.registered.set_bypassed(true);
         self.registered.leave();
     }
@@ -371,7 +373,7 @@ impl Ring {
         self.nonsense.is_some_and(|append| append <= self.drain.next())
     }
 
-    /// As whom the journal takes its appends.
+    /// Sender that the journal sees for its appends.
     pub(super) fn sender(&self) -> Sender<'_> {
         Sender {
             producer: *self.producer.id.as_bytes(),
@@ -381,7 +383,7 @@ impl Ring {
         }
     }
 
-    /// The last of what was handed over has its answer: the client may see it.
+    /// The last append that was handed over has its answer: the client may see it.
     pub(super) fn announce(&mut self) {
         self.drain.raise(Level::Received, self.drain.next());
         self.registered.handed_over(self.drain.next());
@@ -391,8 +393,8 @@ impl Ring {
         }
     }
 
-    /// Says what was refused for good of what an earlier daemon had left in it: once all of that was taken, or as far as it
-    /// comes (`now`).
+    /// Reports what was refused for good of what an earlier daemon had left in it: once all of that was taken, or as
+    /// far as it comes (`now`).
     pub(super) fn say_refused(&mut self, now: bool) {
         let Some(posted) = self.posted.take_if(|posted| now || posted.end <= self.drain.next()) else { return };
         let Posted { appends, records, why: Some(why), .. } = posted else { return };
@@ -403,11 +405,11 @@ impl Ring {
         );
     }
 
-    /// An append was taken by the journal.
+    /// Notes that the journal has taken an append.
     pub(super) fn accepted(&mut self, entry: &Entry, level: AckLevel, accepted: &Accepted, since: Instant) {
         let (wanted, level) = (level, level.min(self.admission.highest));
         if wanted > level {
-            // It is stored, and never as safe as was asked for: that is never lowered in silence.
+            // It is stored, but not as safe as was asked for: that is never lowered in silence.
             let code = ErrorCode::LevelUnreachable;
             count_refusal(wanted, code, entry.records);
             let code = code.number().into();
@@ -422,11 +424,11 @@ impl Ring {
             self.drain.answer(entry.append, answer);
         }
         self.resumed();
-        self.again = 0; // counted anew as it is taken again
+        self.again = 0; // counted again as it is taken again
         self.in_flight.push(entry, level, Some(Stored::of(entry, accepted)), accepted.failures, since);
     }
 
-    /// An append was refused for good.
+    /// Notes that an append was refused for good.
     pub(super) fn refused(&mut self, entry: &Entry, level: AckLevel, error: &ErrorInfo, failures: u32, since: Instant) {
         let wanted = if level < AckLevel::Received { AckLevel::None } else { level };
         count_refusal(wanted, error.code, entry.records);
@@ -435,7 +437,7 @@ impl Ring {
             let code = error.code.number().into();
             let answer = Answer { first_offset: 0, epoch: 0, code, detail };
             match error.code {
-                // It is stored, by a daemon before this one; only its offset is not known any more.
+                // It is stored, by an earlier daemon; only its offset is not known any more.
                 ErrorCode::SequenceTooOld => self.drain.answer(entry.append, answer),
                 _ => self.drain.refuse(entry.append, answer),
             }
@@ -444,17 +446,17 @@ impl Ring {
             && (posted.refused..posted.end).contains(&entry.append)
             && error.code != ErrorCode::SequenceTooOld
         {
-            posted.refused = entry.append + 1; // taken anew, it is refused again
+            posted.refused = entry.append + 1; // taken again, it is refused again
             (posted.appends, posted.records) = (posted.appends + 1, posted.records + u64::from(entry.records));
             posted.why.get_or_insert_with(|| error.text.clone());
         }
         self.resumed();
-        // Its space, and with it its answer, stays until the mark that it may wait for has passed it.
+        // Its space and its answer stay until the watermark that it may wait for has passed it.
         self.in_flight.push(entry, level.min(self.admission.highest), None, failures, since);
     }
 
-    /// Tells the client what the watermarks say, and gives space back. Says whether there was anything to tell; `None`: the
-    /// journal has failed under what was taken.
+    /// Announces the watermarks to the client, and gives space back. Returns true if there was anything to announce;
+    /// `None`: the journal has failed under what was taken.
     pub(super) fn release(&mut self, watermarks: &Watermarks) -> Option<bool> {
         // Where the log has no `durable`, or the client is gone, nobody waits for it.
         let tracks_durable = self.admission.highest >= AckLevel::Durable && !self.leaving;
@@ -477,7 +479,7 @@ impl Ring {
         (!moved.failed).then_some(announced)
     }
 
-    /// From now on the log alone has this.
+    /// Notes that only the log has this from now on.
     fn is_in_log_alone(&mut self, stored: &Stored) {
         if self.lost && !self.registered.has_unreported_loss() {
             self.lost = false;
@@ -487,33 +489,34 @@ impl Ring {
         self.drain.stored_below(stored.end);
     }
 
-    /// Records that were taken, that the log has not `written` up to this mark, and that the ring keeps.
+    /// Number of records that were taken, that the log has not `written` up to this watermark, and that the ring still
+    /// has.
     pub(super) fn unwritten_from(&self, written: u64) -> u64 {
         self.again + self.in_flight.records_from(written)
     }
 
-    /// Begins anew at what was not given back; the journal had failed when this much was written.
+    /// Begins again at what was not given back; the journal had failed when this much was written.
     pub(super) fn rewind(&mut self, written: u64) {
         self.again = self.unwritten_from(written);
         self.in_flight.clear();
         self.drain.rewind();
         (self.front, self.empty) = (None, false);
         self.resumed();
-        // What was taken comes anew: until it is handed over, whoever comes by a socket waits for it.
+        // The taken appends come again: until they are handed over, socket clients wait for them.
         self.registered.handed_over(self.drain.next());
     }
 
-    /// The journal has recovered.
+    /// Notes that the journal has recovered.
     pub(super) fn set_epoch(&mut self, epoch: u32) {
         self.drain.set_epoch(epoch);
-        // A client that is there hears it from its session.
+        // A connected client learns it from its session.
         if self.expected().is_some() {
             self.look_for_loss();
         }
     }
 
-    /// Sees whether the log still has what was `written` and given back: that comes from nowhere else. If not, the client's
-    /// next FLUSH is told.
+    /// Checks that the log still has what was `written` and given back: no other copy exists. If not, the client's next
+    /// FLUSH reports it.
     pub(super) fn look_for_loss(&mut self) {
         if self.lost || !(self.drain.has_lost() || self.is_lost()) {
             return;
@@ -525,8 +528,8 @@ impl Ring {
         self.registered.has_lost();
     }
 
-    /// By where it lay in which history of which log, and by what the log knows of its producer: one that it does not
-    /// remember may have been silent for long, and proves nothing.
+    /// Decides by its place in the history of the log, and by what the log knows of its producer. A producer that the
+    /// log does not remember may have been silent for long, and proves nothing.
     fn is_lost(&self) -> bool {
         let journal = &self.admission.journal;
         let by_place = self.drain.stored().and_then(|stored| {

@@ -1,9 +1,10 @@
-//! Rings that were kept and cannot be gone on with: for now, by this version, or in this log.
+//! Stored rings that cannot be resumed: for now, by this version, or in this log.
 //!
-//! What must hold: a ring that was kept is let go only where it is nonsense, which no later try and no other version can
-//! take. That another version made it is believed of its note alone: in the ring, its client can write that. Any other stays kept as it is, with all that is `posted` in it. Until it is drained its producer logs by no other
-//! way, for that would count the same sequences; nobody else waits for it. It is said, with what would let it go on, and
-//! tried again after [`ATTACH_RETRY_PAUSE`], doubling, where that can help. Who only looks at what is set aside waits for no try.
+//! Invariants: a stored ring is released only where it is nonsense, which no later try and no other version can take.
+//! Only its note is proof that another version made it: in the ring, its client can write that. Any other ring stays
+//! stored as it is, with all that is `posted` in it. Until it is drained its producer logs by no other way, for that
+//! would count the same sequences; nobody else waits for it. The daemon reports it, with the remedy, and tries again
+//! after [`ATTACH_RETRY_PAUSE`], doubling, where that can help. A mere look at stalled rings waits for no try.
 
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -21,19 +22,19 @@ use super::{Order, Rings, Shared};
 use crate::fdstore::StoredRing;
 use crate::ingest::Producer;
 
-/// Between two tries: at first, and at most.
+/// Time between two tries: at first, and at most.
 const ATTACH_RETRY_PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// So many reasons are said at once.
+/// Most reasons that are reported at once.
 const REPORTED_REASONS_MAX: usize = 3;
 
-/// Why a ring that was kept is not gone on with.
+/// Reason why a stored ring is not resumed.
 #[derive(Debug)]
 pub(super) enum AttachError {
-    /// It is broken: nobody can ever go on with it.
+    /// It is broken: no daemon can ever resume it.
     Broken(OpenError),
     /// The kernel, or another version of the layout.
     Open(OpenError),
-    /// The log takes nothing of its producer's.
+    /// The log takes nothing of its producer.
     Session(AppendError),
 }
 
@@ -45,7 +46,7 @@ impl AttachError {
         }
     }
 
-    /// Whether it may be over by itself, or by what an operator does to this process and the host.
+    /// Returns true if it may pass by itself, or by what an operator does to this process and the host.
     const fn may_pass(&self) -> bool {
         match self {
             Self::Broken(_) | Self::Open(OpenError::Version(_)) => false,
@@ -53,7 +54,7 @@ impl AttachError {
         }
     }
 
-    /// What would let it go on.
+    /// Remedy that would let the ring resume.
     fn way_out(&self) -> &'static str {
         let number = match self {
             Self::Open(OpenError::Os { error, .. }) => error.raw_os_error().map(Errno::from_raw_os_error),
@@ -87,7 +88,7 @@ impl std::fmt::Display for AttachError {
     }
 }
 
-/// One of them.
+/// A stalled ring.
 pub(super) struct StalledRing {
     /// Not there while it is tried again.
     stored: Option<StoredRing>,
@@ -116,7 +117,7 @@ impl Shared {
         self.stalled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Goes on with a ring of an earlier daemon, lets it go, or sets it aside.
+    /// Resumes a ring of an earlier daemon, releases it, or adds it to the stalled rings.
     pub(super) fn adopt(&self, stored: StoredRing) -> Option<Ring> {
         let note = stored.note;
         let (stored, why) = match self.attach(stored) {
@@ -144,9 +145,9 @@ impl Shared {
         None
     }
 
-    /// Tries again to go on with what was set aside. Blocks.
+    /// Tries again to resume the stalled rings. Blocks.
     pub(super) fn retry_stalled(&self) {
-        // One after the other: a stop comes behind the try that is under way.
+        // One after the other: a stop comes after the try that is under way.
         let _trying = self.retrying.lock().unwrap_or_else(PoisonError::into_inner);
         let ids: Vec<RingId> =
             self.stalled().iter().filter(|one| one.why.may_pass()).map(|one| one.registered.note.id).collect();
@@ -165,9 +166,9 @@ impl Shared {
             Ok(ring) => {
                 tracing::info!(ring = %note.id, uid = note.uid, pid = note.pid, "a ring that was set aside goes on");
                 let Some(one) = self.remove_stalled(note.id) else { return };
-                // In one step: whoever asks for its producer's ring finds the one or the other.
+                // In one step: a lookup of its producer's ring finds the one or the other.
                 self.registry.replace(&one.registered, ring.registered.clone());
-                // Where the drain has ended it stays kept, for the next daemon.
+                // Where the drain has ended it stays stored, for the next daemon.
                 let (done, _) = oneshot::channel();
                 self.order(Order::Add(Box::new(ring), done));
             }
@@ -195,8 +196,7 @@ impl Shared {
 }
 
 impl Rings {
-    /// Goes on with what was set aside as soon as it can be: returns when nothing is left of it that time can mend. Cancel
-    /// safe.
+    /// Resumes the stalled rings as soon as possible: returns when none is left that time can mend. Cancel safe.
     pub(crate) async fn adopt_the_rest(self) {
         let Some(shared) = self.0 else { return };
         let mut pause = ATTACH_RETRY_PAUSE.0;
@@ -211,7 +211,7 @@ impl Rings {
         }
     }
 
-    /// Which rings of an earlier daemon are kept and not drained, and what would let them go on; nothing where there are none.
+    /// Rings of an earlier daemon that are stored and not drained, and the remedy; `None` where there are none.
     pub(crate) fn not_drained(&self) -> Option<String> {
         let shared = self.0.as_ref()?;
         let (mut rings, mut reasons) = (0, Vec::new());

@@ -32,7 +32,7 @@ use crate::ingest::quota::{Owner, Quota};
 use crate::ingest::{Admission, Producer};
 use harness::{Harness, Program, payload};
 
-/// Only what hangs takes longer.
+/// Only a test that hangs takes longer.
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 const UID: u32 = 1000;
 
@@ -40,7 +40,7 @@ fn numbered(many: usize) -> Vec<String> {
     (0..many).map(|n| n.to_string()).collect()
 }
 
-/// Who has many rings can make no more holes than who has one, and what one user spends is not another's.
+/// A user with many rings can make no more uncommitted slots than one with one ring. One user spends no other's budget.
 #[test]
 fn the_rings_of_a_user_have_one_stall_budget() {
     let mut harness = Harness::new(16);
@@ -73,8 +73,8 @@ fn the_end_of_an_old_connection_leaves_the_ring_to_the_new_one() {
     assert_eq!(harness.stored(program.producer), ["still here"]);
 }
 
-/// More than a batch holds, from a producer for whom there is no place: the others' rings are drained, whoever comes by a
-/// socket does not wait, and it is stored when there is a place.
+/// More than a batch holds, from a producer without a place: the others' rings are drained, and socket clients do not
+/// wait. It is stored when there is a place.
 #[test]
 fn a_ring_that_is_refused_for_now_holds_up_nobody() {
     let mut harness = Harness::new(4); // of which one user has two
@@ -102,8 +102,8 @@ fn a_ring_that_is_refused_for_now_holds_up_nobody() {
     assert_eq!(harness.stored(busy.producer), ["first", "last"]);
 }
 
-/// One whose checksum is wrong ends its ring, where it lies; what was pushed before it is stored,
-/// and nobody else waits.
+/// An append with a wrong checksum ends its ring, where it lies. What was pushed before it is stored, and nobody else
+/// waits.
 #[test]
 fn an_append_that_is_nonsense_ends_its_ring_and_nothing_else() {
     let mut harness = Harness::new(16);
@@ -113,7 +113,7 @@ fn an_append_that_is_nonsense_ends_its_ring_and_nothing_else() {
     scribbler.push(AckLevel::Written, "behind");
     scribbler.scribble("nonsense");
     let last = other.push(AckLevel::Written, "of another");
-    // In a thread, because what was wrong here once was a pass that never ended.
+    // In a thread, because the defect here once was a drain cycle that never ended.
     let (ended, turned) = std::sync::mpsc::sync_channel(1);
     std::thread::spawn(move || {
         harness.drainage.turn();
@@ -128,7 +128,7 @@ fn an_append_that_is_nonsense_ends_its_ring_and_nothing_else() {
     assert_eq!(harness.stored(other.producer), ["of another"]);
 }
 
-/// What is whole and no append at all has an answer too.
+/// Content that is whole and no append at all has an answer too.
 #[test]
 fn content_that_is_no_append_is_refused_and_the_ring_goes_on() {
     let mut harness = Harness::new(16);
@@ -158,7 +158,7 @@ fn a_drain_that_does_not_get_on_is_seen_and_so_is_what_a_stop_leaves() {
     assert_eq!(harness.stored(program.producer), ["in the ring"]);
 }
 
-/// The log has lost its producer, or what it had stored: what comes behind is taken all the same.
+/// The log has lost its producer, or what it had stored: what comes behind is still taken.
 #[test]
 fn what_the_log_has_lost_is_jumped_over() {
     let mut harness = Harness::new(16);
@@ -172,7 +172,8 @@ fn what_the_log_has_lost_is_jumped_over() {
     assert!(harness.catch_up(Some(program.id)));
 }
 
-/// A hole behind what is refused, in a batch that has to wait for room: nothing is asked twice with another answer.
+/// An uncommitted slot behind what is refused, in a batch that has to wait for room: no append gets two different
+/// answers.
 #[test]
 fn a_hole_in_a_batch_that_waits_for_room_loses_nothing() {
     let mut harness = Harness::new(16);
@@ -195,8 +196,8 @@ fn a_hole_in_a_batch_that_waits_for_room_loses_nothing() {
     assert_eq!(harness.stored(program.producer), ["good", "last"]);
 }
 
-/// In one batch: an append that is refused for now, one that is refused for good, and one that would be taken. What is
-/// refused for now is not jumped over.
+/// One batch with an append that is refused for now, one that is refused for good, and one that would be taken. No
+/// append jumps over the one that is refused for now.
 #[test]
 fn nothing_overtakes_what_is_refused_for_now() {
     let mut harness = Harness::new(1);
@@ -221,7 +222,7 @@ fn nothing_overtakes_what_is_refused_for_now() {
     assert_eq!(harness.stored(program.producer), ["a", "b"]);
 }
 
-/// A client that rings though nobody sleeps, or rings late: its doorbell is read, and does not ring for ever.
+/// A client that rings though no thread sleeps, or rings late: its doorbell is read, and does not ring for ever.
 #[test]
 fn a_doorbell_rings_once() {
     let mut harness = Harness::new(16);
@@ -233,8 +234,8 @@ fn a_doorbell_rings_once() {
     assert_eq!(rustix::event::poll(&mut fds, Some(&at_once)), Ok(0));
 }
 
-/// Who waits alone for the disk is written for by the thread that drained it. What comes while that one is at the disk
-/// wakes the other, for what needs no disk does not wait for it.
+/// The thread that drained an append writes for the client that waits alone for the disk. Appends that come during that
+/// write wake the other thread, for one that needs no disk does not wait for it.
 #[test]
 fn what_comes_while_the_drain_writes_wakes_the_other_thread() {
     let harness = Harness::new(16);
@@ -243,7 +244,7 @@ fn what_comes_while_the_drain_writes_wakes_the_other_thread() {
     harness.journal.on_watermarks(move || observer.watermarks_moved());
     let leader = Arc::new(Leader::new(harness.shared.clone(), vec![ring]).expect("a lead"));
     let end = Instant::now() + TEST_TIMEOUT;
-    // The journal's own threads may be on their way still, from its start or from a write: then they make the next one.
+    // The journal's own threads may still be awake, from its start or from a write: then they make the next one.
     let deferred_write = loop {
         let append = program.push(AckLevel::Durable, "durable");
         let deferred_write = {
@@ -251,7 +252,8 @@ fn what_comes_while_the_drain_writes_wakes_the_other_thread() {
             drainage.look();
             drainage.goes()
         };
-        // Dropped, it is made by one of those, who may also have come by themselves: for the vouch of an idle log, say.
+        // A dropped write is made by one of those, which may also wake by themselves: for a commit marker of an idle
+        // log.
         if let Some(deferred_write) = deferred_write.filter(|_| program.ring.watermarks().durable == append) {
             break deferred_write;
         }
@@ -260,7 +262,7 @@ fn what_comes_while_the_drain_writes_wakes_the_other_thread() {
             leader.drainage().turn();
         }
     };
-    // This thread is at the disk now, for as long as it likes.
+    // This thread is at the disk now, for any time.
     leader.arm();
     let other = std::thread::spawn({
         let leader = leader.clone();
@@ -283,7 +285,7 @@ fn what_comes_while_the_drain_writes_wakes_the_other_thread() {
     assert_eq!(harness.stored(program.producer)[last as usize - 1..], ["received", "last"]);
 }
 
-/// Whoever asks for something when the drain has ended, or just as it ends, is not kept waiting.
+/// A request that comes when the drain has ended, or just as it ends, does not wait.
 #[test]
 fn nobody_waits_for_a_drain_that_has_ended() {
     let mut harness = Harness::new(16);
@@ -296,7 +298,7 @@ fn nobody_waits_for_a_drain_that_has_ended() {
 }
 
 impl Program {
-    /// Where the head of the ring lies (`shm/src/layout.rs`), and the bit that says closed.
+    /// Place of the head of the ring (`shm/src/layout.rs`), and the bit that says closed.
     const HEAD: u64 = 64;
     const CLOSED: u64 = 1 << 63;
 
@@ -309,8 +311,8 @@ impl Program {
     }
 }
 
-/// The connection has ended and the process writes on, over the mark that the ring is closed: what was there then is
-/// stored, and the ring ends.
+/// The connection has ended and the process writes on, over the closed bit of the ring: what was there then is stored,
+/// and the ring ends.
 #[test]
 fn a_ring_ends_where_it_was_closed_whatever_its_process_writes() {
     let mut harness = Harness::new(16);
@@ -333,8 +335,8 @@ fn a_ring_ends_where_it_was_closed_whatever_its_process_writes() {
     assert!(harness.catch_up(None));
 }
 
-/// Of an earlier daemon's rings: one that was closed is let go at once; one whose client nobody can watch lives, and ends
-/// when that has not come back in time.
+/// Rings of an earlier daemon: a closed one is released at once. One whose client cannot be watched lives, and ends
+/// when the client has not come back in time.
 #[test]
 fn a_ring_whose_client_does_not_come_back_is_closed_in_time() {
     let mut harness = Harness::new(16);
@@ -363,7 +365,7 @@ fn a_ring_whose_client_does_not_come_back_is_closed_in_time() {
     harness.until("stored", |harness| harness.stored(program.producer) == ["posted meanwhile"]);
 }
 
-/// All of the budget is taken, and others queue for it behind the drain: it has its turn before them.
+/// All of the budget is taken, and others queue for it behind the drain: the drain has its turn before them.
 #[test]
 fn the_drain_waits_for_room_in_line() {
     let mut harness = Harness::new(16);
@@ -376,7 +378,7 @@ fn the_drain_waits_for_room_in_line() {
     let mut behind: Vec<_> = (0..3).map(|_| Box::pin(budget.handle(Owner::Network).take(usize::MAX))).collect();
     let mut served = 0;
     drop(all);
-    // As sockets do: each has all of it as soon as it can, and gives it back.
+    // As sockets do: each takes all of it as soon as it can, and gives it back.
     harness.until("it had its turn", |_| {
         let mut context = Context::from_waker(Waker::noop());
         while let Some(first) = behind.first_mut()
@@ -394,8 +396,8 @@ fn the_drain_waits_for_room_in_line() {
     assert_eq!(harness.stored(program.producer), ["in line"]);
 }
 
-/// A user who has used his share up waits alone: neither another's ring, nor who comes by a socket, waits with him. His own
-/// FLUSH does.
+/// A user whose share is used up waits alone: neither another's ring nor a socket client waits too. The user's own
+/// FLUSH waits.
 #[test]
 fn who_has_no_room_holds_up_nobody_else() {
     let mut harness = Harness::new(16);
@@ -409,7 +411,7 @@ fn who_has_no_room_holds_up_nobody_else() {
     assert!(harness.catch_up(None) && harness.catch_up(Some(other.id)), "nobody else waits");
     let (done, mut reply) = oneshot::channel();
     harness.shared.order(Order::CatchUp(CatchUp { time: clock::now(), of: Some(full.id), done }));
-    // What comes meanwhile is behind it, and is no reason to look.
+    // Appends that come meanwhile are behind it, and are no reason to look.
     full.push(AckLevel::Written, "later");
     (0..3).for_each(|_| _ = harness.drainage.turn());
     assert_eq!(full.ring.watermarks().received, 0);

@@ -1,13 +1,13 @@
-//! What the thread that drains the rings does, and how it sleeps. Which of two threads that is: `leader.rs`.
+//! Work and sleep of the thread that drains the rings. `leader.rs` decides which of two threads that is.
 //!
-//! After it found something or told somebody it looks again for `spin`, without sleeping; it offers its processor in
-//! between, because what it waits for may need that: the journal's thread that writes, or a client. Then it dozes: as
-//! long as nobody asks for answers it looks every [`DOZE_INTERVAL`], for a while after the last record, and no client needs to
-//! wake it. Then it sleeps, and the first client that commits wakes it ([`super::backoff`]). So an idle daemon takes no CPU
-//! time, a steady trickle costs its writers no system call, and whoever waits for an answer is not kept waiting for a doze.
+//! After it found or announced something, the thread looks again for `spin`, without sleeping. It yields its processor
+//! in between, because the journal's writing thread or a client may need it. Then it dozes: while no client asks for
+//! answers it looks every [`DOZE_INTERVAL`], for a while after the last record. No client needs to wake it. Then it
+//! sleeps, and the first client that commits wakes it ([`super::backoff`]). So an idle daemon takes no CPU time, a
+//! steady trickle costs its writers no system call, and no waiting client waits for a doze.
 //!
-//! What must hold: no wake-up is lost. Whoever has something for this thread (a record, an order, a mark that moved) says
-//! so first and then looks whether it sleeps; this thread says that it sleeps first and then looks whether there is
+//! Invariant: no wake-up is lost. The sender of something for this thread (a record, an order, a moved watermark) says
+//! so first and then looks if the thread sleeps. This thread says that it sleeps first and then looks if there is
 //! something.
 
 use std::sync::Arc;
@@ -33,42 +33,42 @@ const DOZE_INTERVAL: Duration = Duration::from_micros(500);
 /// Between two looks while something is held up.
 const STALL_POLL_INTERVAL: Duration = Duration::from_micros(100);
 
-/// With more rings than this their thread makes no write itself: it would have to say on each of them that it sleeps.
+/// With more rings than this the thread makes no write itself: it would have to say on each of them that it sleeps.
 const INLINE_WRITE_RINGS_MAX: usize = 8;
 
-/// For how long holes in rings may hold others up, over all users together, percent of the time: what one user may is
-/// less, so that it takes a conspiracy to get there, and everybody's intake goes on even then.
+/// Time for which uncommitted slots in rings may hold others up, over all users together, in percent. One user may take
+/// less, so that only a conspiracy reaches it, and everybody's intake continues even then.
 const STALL_BUDGET_ALL_USERS_PERCENT: u64 = 50;
 
-/// What the thread holds.
+/// State of the thread.
 pub(super) struct Drainage {
     shared: Arc<Shared>,
     /// For the journal and the budget, which no reload replaces.
     admission: Arc<Admission>,
-    /// Wakes who stands by while nobody leads.
+    /// Wakes the standby thread while none leads.
     watch: Arc<Watch>,
     rings: Vec<Ring>,
-    /// What holes of all rings may spend.
+    /// Budget for the uncommitted slots of all rings.
     stall_budget: StallBudget,
     batch: Batch,
     watermarks: watch::Receiver<Watermarks>,
     epoch: u32,
     /// The journal takes nothing now.
     hold: Option<Hold>,
-    /// Why, as all boards say.
+    /// Reason, as all completion pages say.
     all_wait: Option<ErrorCode>,
     catching_up: Vec<CatchUp>,
     /// Woken when there is room for the batch: rings the bell.
     waker: Waker,
-    /// When the first ring's client must have come back, after a restart.
+    /// Time when the first ring's client must have come back, after a restart.
     expected: Option<Instant>,
     backoff: Backoff,
-    /// Something was, since the watermarks were looked at.
+    /// Something was handed over since the watermarks were looked at.
     handed_over: bool,
-    /// The write that what was handed over wants.
+    /// The write that was deferred for what was handed over.
     deferred_write: Option<DeferredWrite>,
     inline_writes: InlineWritePolicy,
-    /// Its thread went to make a write, and nobody has led since.
+    /// Its thread went to make a write, and none has led since.
     went: bool,
     stop: bool,
     over: bool,
@@ -108,7 +108,7 @@ impl Drainage {
         drainage
     }
 
-    /// One more ring. The rings of one user have one allowance for their holes.
+    /// Adds one more ring. The rings of one user have one stall budget for their uncommitted slots.
     fn add(&mut self, mut ring: Ring) {
         let of_one = self.rings.iter().find(|other| other.registered.note.uid == ring.registered.note.uid);
         let stall_budget = of_one.map(|other| other.drain().stall_budget().clone());
@@ -125,7 +125,7 @@ impl Drainage {
         &self.rings
     }
 
-    /// Closes the rings whose clients have not come back, and notes whom it waits for.
+    /// Closes the rings whose clients have not come back, and notes the clients that it waits for.
     fn expect_clients(&mut self) {
         let now = Instant::now();
         for ring in self.rings.iter_mut().filter(|ring| ring.expected().is_some_and(|until| until <= now)) {
@@ -135,11 +135,11 @@ impl Drainage {
         self.expected = self.rings.iter().filter_map(Ring::expected).min();
     }
 
-    /// Drains until it is told to stop and has nothing left, or has a write to make.
+    /// Drains until a stop is ordered and nothing is left, or until it has a write to make.
     pub(super) fn lead(&mut self) -> StepDown {
         if std::mem::take(&mut self.went) {
             self.inline_writes.back(self.watch.woke());
-            // Nobody is to be woken beside one who leads, nor what comes now to be taken for what came during a write.
+            // No thread is to be woken beside one that leads. What comes now must not count as coming during a write.
             self.watch.disarm();
             self.get_up();
         }
@@ -167,14 +167,14 @@ impl Drainage {
         StepDown::Drained
     }
 
-    /// The write that its thread goes to make; what is owed and it does not go for is made by others.
+    /// Returns the write that its thread goes to make; others make a deferred write that it does not go for.
     pub(super) fn goes(&mut self) -> Option<DeferredWrite> {
         let deferred_write = self.deferred_write.take()?;
         self.went = self.may_go() && self.lie_down(false);
         self.went.then_some(deferred_write)
     }
 
-    /// Whether the thread may make a write itself: nothing but what somebody rings for can happen meanwhile.
+    /// Returns true if the thread may make a write itself: only what rings a bell can happen meanwhile.
     fn may_go(&mut self) -> bool {
         let waits = self.hold.is_some() || self.expected.is_some() || self.stop || self.batch.has_waiters();
         let rings = self.rings.len() <= INLINE_WRITE_RINGS_MAX
@@ -182,7 +182,7 @@ impl Drainage {
         !waits && rings && self.catching_up.is_empty() && self.inline_writes.may()
     }
 
-    /// Takes no more orders, unless there are some.
+    /// Returns true if it takes no more orders, unless there are some.
     fn has_ended(&self) -> bool {
         let mut orders = self.shared.orders();
         let none = orders.as_ref().is_none_or(Vec::is_empty);
@@ -192,7 +192,7 @@ impl Drainage {
         none
     }
 
-    /// As in a turn in which others write.
+    /// Runs as in a turn in which others write.
     #[cfg(test)]
     pub(super) fn turn(&mut self) -> Next {
         let next = self.look();
@@ -200,7 +200,7 @@ impl Drainage {
         next
     }
 
-    /// Everything that can be done without waiting.
+    /// Does everything that can be done without waiting.
     pub(super) fn look(&mut self) -> Next {
         self.take_orders();
         if self.expected.is_some_and(|until| until <= Instant::now()) {
@@ -226,7 +226,7 @@ impl Drainage {
                     self.add(*ring);
                     let _ = done.send(());
                 }
-                // Who has waited for too long has gone, and is told nothing of it.
+                // A client that has waited for too long has gone, and gets no report.
                 Order::Resume(_, given) if given.is_closed() => {}
                 Order::Resume(id, given) => {
                     let mut found = self.rings.iter_mut().find(|ring| ring.registered.note.id == id);
@@ -242,7 +242,7 @@ impl Drainage {
                     ring.ended.extend(done);
                 }
                 Order::CatchUp(catch_up) => {
-                    // Who has waited for too long is gone.
+                    // A waiter that has waited for too long is gone.
                     self.catching_up.retain(|catch_up| !catch_up.done.is_closed());
                     self.catching_up.push(catch_up);
                 }
@@ -258,8 +258,8 @@ impl Drainage {
         }
     }
 
-    /// Tells the rings what the watermarks say, if they have moved or there is something new to tell of: what was taken
-    /// before, by a daemon before this one, may have its level already.
+    /// Announces the watermarks to the rings, if they have moved or there is something new to announce. What an earlier
+    /// daemon took may have its level already.
     fn look_at_watermarks(&mut self) {
         if !std::mem::take(&mut self.handed_over) && !self.watermarks.has_changed().unwrap_or(false) {
             return;
@@ -315,7 +315,7 @@ impl Drainage {
         }
     }
 
-    /// Says on the boards why nothing is taken, or that it is again, where that has changed.
+    /// Says on the completion pages why nothing is taken, or that it is taken again, where that has changed.
     fn say_why(&mut self) {
         let why = self.hold.as_ref().map(|hold| hold.why.code);
         if why != self.all_wait {
@@ -324,8 +324,8 @@ impl Drainage {
         }
     }
 
-    /// Everything older than `upto` was handed over, but for what its ring holds. Who asks for a ring that waits for room waits
-    /// with it.
+    /// Notes that everything older than `upto` was handed over, but for what its ring holds. A waiter that asks for a
+    /// ring without room waits with it.
     fn caught_up(&mut self, upto: u64) {
         let rings = &self.rings;
         let waits = |of| rings.iter().any(|ring| Some(ring.registered.note.id) == of && ring.waits_for_room());
@@ -337,7 +337,7 @@ impl Drainage {
         }
     }
 
-    /// The journal takes nothing now: who waits for that is told so at once.
+    /// The journal takes nothing now: waiters for that are notified at once.
     fn cannot_catch_up(&mut self) {
         let Some(hold) = &self.hold else { return };
         for CatchUp { done, .. } in self.catching_up.drain(..) {
@@ -345,7 +345,7 @@ impl Drainage {
         }
     }
 
-    /// Lets go of the rings that are drained to their end.
+    /// Releases the rings that are drained to their end.
     fn give_back(&mut self) {
         let mut at = 0;
         while at < self.rings.len() {
@@ -360,7 +360,7 @@ impl Drainage {
             self.shared.fd_store.forget(&ring.registered.note);
             self.shared.registry.deregister(&ring.registered);
             let ended = std::mem::take(&mut ring.ended);
-            drop(ring); // its producer's session has ended before anybody hears of it
+            drop(ring); // its producer's session has ended before the waiters are notified
             for done in ended {
                 let _ = done.send(());
             }
@@ -371,8 +371,8 @@ impl Drainage {
         self.rings.iter().any(Ring::waits)
     }
 
-    /// Says that it sleeps, looks once more, and sleeps until it is woken, or `until` then. While nothing can be taken
-    /// (`all_held`), or of one ring, no client of it has to wake anybody.
+    /// Says that it sleeps, looks once more, and sleeps until it is woken, or until `until`. While nothing can be taken
+    /// (`all_held`), or nothing of one ring, no client of it has to wake the thread.
     fn sleep(&mut self, until: Option<Instant>, all_held: bool) {
         if self.lie_down(all_held) {
             let holds = self.rings.iter().filter_map(|ring| Some(ring.held()?.until));
@@ -404,7 +404,7 @@ impl Drainage {
         self.rings.iter_mut().for_each(Ring::awake);
     }
 
-    /// Lets a crowd gather, but for who has an order.
+    /// Lets appends collect while busy, but not while there is an order.
     fn pause_while_busy(&self) {
         let time = Timespec { tv_sec: 0, tv_nsec: BUSY_PAUSE.subsec_nanos().into() };
         let mut bell = [PollFd::new(&self.shared.bell, PollFlags::IN)];
@@ -447,7 +447,7 @@ impl Drainage {
             crate::metrics::ring_wakeup();
         }
         for at in rung {
-            self.rings[at].awake(); // a client may ring though nobody sleeps
+            self.rings[at].awake(); // a client may ring though no thread sleeps
         }
         for at in ended {
             self.rings[at].leave(false);
@@ -455,7 +455,7 @@ impl Drainage {
     }
 }
 
-/// What the thread does next.
+/// Next action of the thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Again,

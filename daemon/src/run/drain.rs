@@ -1,6 +1,6 @@
-//! The end: nothing new is taken, what was taken is answered and synced, and the log gets its end.
+//! The end: nothing new is taken, taken appends are answered and synced, and the log gets its end.
 //!
-//! What must hold: no part takes the time that the next needs; what is left behind is said, and named as lost only where it is.
+//! Invariants: no part takes the time that the next needs; anything left behind is reported, as lost only where it is.
 
 use std::time::{Duration, Instant};
 
@@ -13,10 +13,10 @@ use crate::lifecycle::Running;
 use crate::rings::Rings;
 use crate::systemd::Notifier;
 
-/// When each part of a drain is over at the latest: none may take what the next needs.
+/// Latest end of each part of a drain: none may take the time that the next needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Deadlines {
-    /// What lies in rings was taken: by half of the time.
+    /// Appends in rings were taken: by half of the time.
     rings: Instant,
     /// Connections were answered: by three quarters of it.
     answers: Instant,
@@ -42,7 +42,7 @@ pub(super) async fn drain(running: &Running, stop: &watch::Sender<bool>, sockets
     let before = running.journal.watermarks();
     let _ = stop.send(true);
     sockets.remove();
-    // What lies in the rings is taken before the journal closes.
+    // Appends in the rings are taken before the journal closes.
     let stopping = rings.clone();
     let left_over = tokio::task::spawn_blocking(move || stopping.stop(rings_until)).await.unwrap_or_default();
     running.journal.begin_close();
@@ -76,8 +76,8 @@ pub(super) async fn drain(running: &Running, stop: &watch::Sender<bool>, sockets
     }
 }
 
-/// What of the acknowledged an end leaves behind that was not a clean one, by the watermarks when it began and now, and by how many
-/// of the records that are not written lie in rings, which are kept: nothing where that is not known.
+/// Acknowledged records that an unclean end leaves behind, by the watermarks when it began and now. `in_rings` is the
+/// number of unwritten ones in rings, which are stored: nothing where that is not known.
 fn not_kept(before: &Watermarks, now: &Watermarks, in_rings: Option<u64>) -> String {
     let failed = [before, now].iter().any(|watermarks| watermarks.accepting == Accepting::Failed);
     let range = |from: u64, to: u64| format!("{} records, offsets {from} to {}", to - from, to - 1);
@@ -105,7 +105,7 @@ fn not_kept(before: &Watermarks, now: &Watermarks, in_rings: Option<u64>) -> Str
 }
 
 impl Services {
-    /// Told to end while it waited for the rings that were kept: nothing was taken, and they stay kept.
+    /// Asked to end while it waited for the stored rings: nothing was taken, and they stay stored.
     pub(super) async fn end_early(&self, notifier: &Notifier) -> Exit {
         tracing::error!(
             "told to end before the rings of the daemon before this one were known: they stay where they are"
@@ -158,7 +158,7 @@ mod tests {
             |received, written, durable| Watermarks { received, written, durable, ..Watermarks::default() };
         let all = "nothing that was acknowledged as `written` or `durable` is lost";
         assert_eq!(not_kept(&watermarks(5, 5, 5), &watermarks(5, 5, 5), Some(0)), all);
-        // A disk that is slow has what was written.
+        // A slow disk has the written records.
         let before = watermarks(5, 5, 5);
         let what = "what was acknowledged as `received` and not written yet";
         for (in_rings, is) in [

@@ -1,7 +1,7 @@
-//! What serves: the pages first, then the socket for records is taken, then the rings that were kept, then each listener.
+//! Start of serving: the pages first, then the socket for records is taken, then the stored rings, then each listener.
 //!
-//! What must hold: whoever waits for a start can ask the pages why; a socket that cannot be had ends the start, with what to do
-//! about it; one that the service manager holds is used, and is not ours to remove.
+//! Invariants: a client that waits for a start can ask the pages why. A socket that cannot be had ends the start, with
+//! advice. A socket that the service manager holds is used, and is not ours to remove.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -35,23 +35,23 @@ use crate::status::Statement;
 use crate::systemd::Notifier;
 use crate::{advice, gauges, grpc, ingest, metrics, setup};
 
-/// What serving needs.
+/// Parts that serving needs.
 pub(super) struct Services {
     pub(super) config: Config,
     pub(super) origin: Origin,
     pub(super) health: Health,
     pub(super) journal: Arc<Journal>,
     pub(super) substrate: Substrate,
-    /// What the policy's promise rests on.
+    /// Grounds of the policy's promise.
     pub(super) grounds: String,
     pub(super) stopped: watch::Receiver<bool>,
     pub(super) recent: Arc<metrics::Recent>,
     pub(super) started: Instant,
-    /// What buffers of connections take beyond their own.
+    /// Bytes that buffers of connections use beyond their own.
     pub(super) buffers: Arc<Quota>,
 }
 
-/// What serving made.
+/// Parts that serving made.
 pub(super) struct Served {
     pub(super) connection_slots: Arc<ConnectionSlots>,
     pub(super) live_settings: LiveSettings,
@@ -78,7 +78,7 @@ impl Drop for Sockets {
     }
 }
 
-/// The socket for records, before anybody is served there.
+/// The socket for records, before any client is served there.
 #[derive(Debug)]
 pub(super) struct Records {
     listener: Option<UnixListener>,
@@ -86,7 +86,7 @@ pub(super) struct Records {
 }
 
 impl Services {
-    /// The pages are there first: who waits for this start can ask why. `rings` is filled in later.
+    /// The pages are there first: a client that waits for this start can ask why. `rings` is filled in later.
     pub(super) async fn serve_pages(
         &self,
         scrape: metrics::Scrape,
@@ -228,8 +228,8 @@ impl Services {
         Ok(Served { connection_slots, live_settings, statement, sockets, rings })
     }
 
-    /// Takes the socket for records, or has it from the service manager: before anything else that goes by its name, which
-    /// are the rings, for only one daemon can have it. Who connects waits until he is served.
+    /// Takes the socket for records, or gets it from the service manager: before anything else that goes by its name
+    /// (the rings), for only one daemon can have it. A client that connects waits until it is served.
     pub(super) fn take_records(&self, inherited: &mut InheritedSockets) -> Result<Records, Exit> {
         let mut sockets = Sockets::default();
         let path = self.config.ingest.unix.path.as_deref();
@@ -238,7 +238,7 @@ impl Services {
         Ok(Records { listener, sockets })
     }
 
-    /// Who keeps the rings, and those that are kept; nothing where there can be none. Waits for whoever has them.
+    /// The fd store, and the stored rings; nothing where there can be none. Waits for any process that has them.
     pub(super) async fn stored(
         &self,
         inherited_fds: InheritedFds,
@@ -257,7 +257,7 @@ impl Services {
         found.await.map_err(|e| failed("find the rings of the daemon before this one", &e))
     }
 
-    /// Goes on with the rings that were kept, and is ready to give out others.
+    /// Resumes the stored rings, and is ready to give out others.
     fn rings(&self, admission: &Arc<Admission>, stored: Option<(FdStore, Vec<StoredRing>)>) -> Result<Rings, Exit> {
         let Some((fd_store, stored)) = stored else { return Ok(Rings::default()) };
         let settings = rings::Settings::of(&self.config.ingest.shm);

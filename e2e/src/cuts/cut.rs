@@ -1,6 +1,6 @@
 //! What a power cut leaves of a trace.
 //!
-//! What must hold: what was flushed (with a volatile cache) or complete (without) is on the image; what the device was
+//! Invariants: what was flushed (with a volatile cache) or complete (without) is on the image; what the device was
 //! never told is not; all the rest is there or not, sector by sector, as the seed says. The same trace, place and seed
 //! give the same image.
 

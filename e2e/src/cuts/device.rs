@@ -1,6 +1,6 @@
 //! The recording device: files that this process serves, each of which is a disk.
 //!
-//! What must hold: no page cache lies between the loop device and the record (direct I/O); a write is readable from when
+//! Invariants: no page cache lies between the loop device and the record (direct I/O); a write is readable from when
 //! it is taken; its answer is recorded before it is sent, and so is that of a flush. A word of the workload is recorded
 //! under the same lock: whatever the daemon did before it told us, it did before the word.
 //!

@@ -1,6 +1,6 @@
 //! A disk that the kernel knows: a loop device over a file of the recording device, and a file system on it.
 //!
-//! What must hold: the loop device writes around the page cache, and says of its own cache what the test says, which is
+//! Invariants: the loop device writes around the page cache, and says of its own cache what the test says, which is
 //! read back, because the setting outlives who made it. Nothing is discarded, and nothing is initialised later than
 //! `mkfs`. To programs inside it looks like a plain disk with that cache: the file below stands for the hardware.
 

@@ -1,6 +1,6 @@
 //! Namespaces of their own for what mounts, and what is left behind when it dies.
 //!
-//! What must hold: nothing that is mounted or set here is seen outside, where other tests run; whatever way the inner
+//! Invariants: nothing that is mounted or set here is seen outside, where other tests run; whatever way the inner
 //! process ends, its loop devices are let go. The inner process is the first of its process namespace, so that all its
 //! children die with it; `unshare`, which started it, outlives it and is the last to hold the mounts.
 

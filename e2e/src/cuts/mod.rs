@@ -1,6 +1,6 @@
 //! Power cuts on real kernels and real file systems.
 //!
-//! What must hold: a *crash image* is a disk that a power cut could have left behind, and every ack has its exact place
+//! Invariants: a *crash image* is a disk that a power cut could have left behind, and every ack has its exact place
 //! among the writes, so that what was acknowledged before the cut is known.
 //!
 //! A disk is a file that this process serves through FUSE, without a page cache, under a loop device ([`device`],

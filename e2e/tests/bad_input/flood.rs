@@ -1,6 +1,6 @@
 //! A flood that would remove everybody's history.
 //!
-//! What must hold: with `[retention] per_owner_bytes` it is refused at its share of the log, retryable and certainly not written,
+//! Invariants: with `[retention] per_owner_bytes` it is refused at its share of the log, retryable and certainly not written,
 //! with a text that names the key; others notice nothing; and there is room for it again once retention has removed some of it.
 
 use std::time::Instant;

@@ -1,6 +1,6 @@
 //! A READ that its reader ends before its end.
 //!
-//! What must hold: READ_END comes behind everything that was given and names the place behind it, so that who reads on
+//! Invariants: READ_END comes behind everything that was given and names the place behind it, so that who reads on
 //! from there misses nothing and gets nothing twice; the request id is free again from then on.
 
 use clad_e2e::raw::hello_reader;

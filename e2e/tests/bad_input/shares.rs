@@ -1,6 +1,6 @@
 //! What one user, or the network as a whole, may have of what is for all.
 //!
-//! What must hold: by whatever he comes, a user is one owner; he grows only while as much is left for others; beside others,
+//! Invariants: by whatever he comes, a user is one owner; he grows only while as much is left for others; beside others,
 //! nobody who has less is kept out by him; who has how much is named, and that somebody was refused is seen.
 
 use std::fs;

@@ -1,6 +1,6 @@
 //! A start after `kill -9` on a disk that is full to its last block.
 //!
-//! What must hold: it serves, or it ends with 1 and says what to do; either way nothing that was acknowledged is lost, however
+//! Invariants: it serves, or it ends with 1 and says what to do; either way nothing that was acknowledged is lost, however
 //! often it is killed and started while the disk is full, and what is refused meanwhile is certainly not written. Once there is
 //! space it goes on.
 

@@ -1,6 +1,6 @@
 //! HTTP/2 by hand, as badly spoken as a test wants: no library would send most of this.
 //!
-//! What must hold: every read has a bound; flow control is kept where a test says so, because a peer that ignores it is
+//! Invariants: every read has a bound; flow control is kept where a test says so, because a peer that ignores it is
 //! thrown out and shows nothing about windows.
 
 use std::collections::HashMap;

@@ -1,6 +1,6 @@
 //! Lengths, counts and numbers up to the largest that their fields hold, wherever a client may put one.
 //!
-//! What must hold: each is answered precisely or ends its own connection, nothing is taken for it, and nothing in the
+//! Invariants: each is answered precisely or ends its own connection, nothing is taken for it, and nothing in the
 //! daemon overflows (it is built with overflow checks here).
 
 use clad_e2e::raw::{hello, payload};

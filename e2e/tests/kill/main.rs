@@ -1,7 +1,7 @@
 //! The main job under `kill -9`: clients on every transport at every level, the daemon killed again and again after a
 //! seeded number of acks, and in the end every acknowledged record looked for.
 //!
-//! What must hold: what was acknowledged `written` or `durable` is there once, at the offset of its receipt, in its
+//! Invariants: what was acknowledged `written` or `durable` is there once, at the offset of its receipt, in its
 //! producer's order, byte for byte; so is what went by a ring of shared memory and was acknowledged at all, `posted`
 //! included; what else was acknowledged `received`, or never, is there once or not at all; offsets are dense. And the test must have been able to see the opposite: it fails where any transport × level never had an ack in
 //! flight when the daemon was killed.

@@ -1,6 +1,6 @@
 //! An id that comes back after BYE: it begins anew, and nothing that it sends is answered with what it stored before.
 //!
-//! What must hold: WELCOME that knows nothing is a promise that outlasts a crash. Where the crash came before it, the daemon
+//! Invariants: WELCOME that knows nothing is a promise that outlasts a crash. Where the crash came before it, the daemon
 //! may still know the earlier life, and says so.
 
 use std::collections::HashMap;

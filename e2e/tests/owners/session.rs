@@ -1,6 +1,6 @@
 //! A producer's session, the same over every transport.
 //!
-//! What must hold: what a test asks of a session is done as a client of that transport does it; a refusal is an answer, anything
+//! Invariants: what a test asks of a session is done as a client of that transport does it; a refusal is an answer, anything
 //! else that is not expected fails the test. Over the network an id's secret is the id.
 
 use bytes::BytesMut;

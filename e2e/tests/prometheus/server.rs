@@ -1,6 +1,6 @@
 //! A real Prometheus that scrapes one clad twice a second and evaluates the rules of the mixin.
 //!
-//! What must hold: it listens on a port that it finds itself, keeps its data in a folder that is gone afterwards, and is
+//! Invariants: it listens on a port that it finds itself, keeps its data in a folder that is gone afterwards, and is
 //! never on the file system that a test breaks; every wait ends in [`TEST_TIMEOUT`] and says what Prometheus knew then.
 
 use std::fmt::Write;

@@ -1,7 +1,7 @@
 //! What an operator reads of a daemon on a bad day, and each bad day made in earnest: the words of `clactl status`, of the
 //! health pages, and of the service's status line.
 //!
-//! What must hold: what is wrong stands there with what to do about it while it is so, and a daemon that is well again is
+//! Invariants: what is wrong stands there with what to do about it while it is so, and a daemon that is well again is
 //! said to be well. (A frozen disk and a full one need a file system of their own: `cargo xtask ci systemd`.)
 
 use std::fs::{self, OpenOptions};

@@ -1,4 +1,4 @@
-//! What others ask of the committer.
+//! Queries of other parts to the committer.
 
 use std::sync::Arc;
 
@@ -8,19 +8,19 @@ use crate::format::segment::SegmentHeader;
 use super::{Committer, State};
 
 impl Committer {
-    /// The number to prepare now, if one is wanted, and the epoch for its header.
+    /// Number of the segment to prepare now, if one is wanted, and the epoch for its header.
     pub(crate) fn wants_prepared(&self) -> Option<(u64, u32)> {
         let running = self.state == State::Running && !self.closing && !self.busy;
         let active = self.active.as_ref()?;
         (running && self.prepared.is_none()).then_some((active.number + 1, self.watermarks.epoch))
     }
 
-    /// Whether segments change hands just now.
+    /// True while the active segment is changing.
     pub(crate) fn is_rotating(&self) -> bool {
         self.busy && self.state == State::Running
     }
 
-    /// Whether a segment waits to be used.
+    /// True if a segment is prepared.
     pub(crate) fn has_prepared(&self) -> bool {
         self.prepared.is_some()
     }
@@ -39,7 +39,7 @@ impl Committer {
         self.active.as_ref().map_or(0.0, |a| a.pos as f64 / a.header.capacity as f64)
     }
 
-    /// Forgets the batches in memory that retention has removed from the log: nobody reads them any more.
+    /// Drops the batches in memory that retention has removed from the log: no reader reads them any more.
     pub(crate) fn forget_recent_below(&mut self, lowest_offset: u64) {
         while let Some(batch) = self.recent.pop_front_if(|batch| batch.end_offset() <= lowest_offset) {
             self.recent_bytes -= batch.body.len();
@@ -61,8 +61,8 @@ impl Committer {
         self.active.as_ref().map(|a| (a.number, a.first_offset, a.seek(offset)))
     }
 
-    /// The active segment, if there is one, and its epoch, while nothing but batches is under way: twice the same answer, and
-    /// no record that was there the first time has changed its segment in between.
+    /// The active segment, if there is one, and its epoch, while only batches are under way. If two calls return the
+    /// same, no record that existed at the first call has changed its segment in between.
     pub(crate) fn at_rest(&self) -> Option<(Option<u64>, u32)> {
         let rests = self.state == State::Running && !self.busy;
         rests.then(|| (self.active.as_ref().map(|active| active.number), self.watermarks.epoch))
@@ -76,14 +76,15 @@ impl Committer {
         usize::from(self.active.is_some()) + usize::from(self.prepared.is_some())
     }
 
-    /// When the oldest record was taken that is not durable.
+    /// Boot time at which the oldest record that is not durable was taken.
     pub(crate) fn oldest_undurable_boot_ns(&self) -> Option<u64> {
         let waits = self.watermarks.durable < self.watermarks.written;
         let unsynced = self.syncing.iter().chain(&self.unsynced).filter(|_| waits).find_map(|u| u.since_boot_ns);
         unsynced.or_else(|| self.oldest_unwritten_boot_ns())
     }
 
-    /// Since when the disk has been asked for what it has not done. What waits until the policy has it synced is not that.
+    /// Boot time since which the disk has work that is not done. Data that only waits for a sync of the policy does
+    /// not count.
     pub(crate) fn disk_busy_since_boot_ns(&self) -> Option<u64> {
         let sync = self.sync_running.then_some(self.last_sync_ns);
         sync.into_iter().chain(self.oldest_unwritten_boot_ns()).min()

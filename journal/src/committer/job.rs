@@ -1,4 +1,4 @@
-//! What goes into the committer and what comes out of it: appends, jobs, results.
+//! Input and output of the committer: appends, jobs, results.
 
 use std::io;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use crate::prepare::Prepared;
 use crate::producer::{ProducerId, ProducerTable};
 use crate::watermark::Level;
 
-/// One append as a caller hands it over.
+/// One append as a caller submits it.
 #[derive(Debug)]
 pub struct Append<'a> {
     /// The producer's id.
     pub producer: ProducerId,
-    /// Who may use that id.
+    /// The owner that may use that id.
     pub owner: u64,
     /// The producer's epoch.
     pub producer_epoch: u32,
@@ -30,32 +30,32 @@ pub struct Append<'a> {
     pub count: u32,
     /// The sequence may jump ahead.
     pub gap: bool,
-    /// The level that somebody waits for.
+    /// The level that a caller waits for.
     pub level: Level,
     /// Least record time.
     pub min_time_ns: i64,
     /// Greatest record time.
     pub max_time_ns: i64,
-    /// What the daemon vouches for, at most [`crate::format::chunk::PEER_META_BYTES_MAX`] bytes.
+    /// Peer metadata from the daemon, at most [`crate::format::chunk::PEER_META_BYTES_MAX`] bytes.
     pub peer_meta: &'a [u8],
     /// The records, opaque.
     pub payload: &'a [u8],
     /// The client's own CRC-32C of the payload, already checked.
     pub payload_checksum: u32,
-    /// What admission counted for it.
+    /// Permit that admission counted for it.
     pub permit: Option<Permit>,
 }
 
-/// Who hands over a burst: what all its appends have in common.
+/// Sender of a burst: the fields that all its appends have in common.
 #[derive(Clone, Copy, Debug)]
 pub struct Sender<'a> {
     /// The producer's id.
     pub producer: ProducerId,
-    /// Who may use that id.
+    /// The owner that may use that id.
     pub owner: u64,
     /// The producer's epoch.
     pub producer_epoch: u32,
-    /// What the daemon vouches for, at most [`crate::format::chunk::PEER_META_BYTES_MAX`] bytes.
+    /// Peer metadata from the daemon, at most [`crate::format::chunk::PEER_META_BYTES_MAX`] bytes.
     pub peer_meta: &'a [u8],
 }
 
@@ -68,7 +68,7 @@ pub struct Item<'a> {
     pub count: u32,
     /// The sequence may jump ahead.
     pub gap: bool,
-    /// The level that somebody waits for.
+    /// The level that a caller waits for.
     pub level: Level,
     /// Least record time.
     pub min_time_ns: i64,
@@ -78,7 +78,7 @@ pub struct Item<'a> {
     pub payload: &'a [u8],
     /// The client's own CRC-32C of the payload, already checked.
     pub payload_checksum: u32,
-    /// So many permits of the burst's are for this append: they are held as long as its memory.
+    /// Number of the burst's permits that belong to this append: they are held as long as its memory.
     pub share: usize,
 }
 
@@ -106,7 +106,7 @@ impl<'a> Append<'a> {
     }
 }
 
-/// What an append was given.
+/// Result of an accepted append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accepted {
     /// Offset of its first record.
@@ -115,93 +115,93 @@ pub struct Accepted {
     pub count: u32,
     /// The epoch in which the watermarks are to be read.
     pub epoch: u32,
-    /// [`crate::Watermarks::failures`] when it was given: a greater number later means "maybe written".
+    /// [`crate::Watermarks::failures`] when the offset was assigned: a greater number later means "maybe written".
     pub failures: u32,
-    /// It was stored before; this is where.
+    /// It was stored before; `first_offset` is its place.
     pub duplicate: bool,
 }
 
-/// Something to carry out.
+/// A job to carry out.
 pub(crate) enum Job {
-    /// One write, and what makes it durable where it is to be; `alone`: with nothing in flight beside it when it was begun.
+    /// One write, and the way to make it durable. `alone`: nothing was in flight beside it when it began.
     Write { id: u64, file: Arc<dyn File>, placed: Placed, durability: Durability, sync: SyncBy, alone: bool },
-    /// A sync of everything below `upto`; a range sync of these bytes, where that is enough for it.
+    /// A sync of everything below `upto`; a range sync of these bytes, where that is enough.
     Sync { file: Arc<dyn File>, upto: u64, range: Option<(u64, u64)> },
     /// Seal the active segment and open the next one.
     Rotate(Box<Rotation>),
     /// Open a segment where there is none; the next batch has this offset.
     Open { wanted: Wanted, next: u64, epoch: u32 },
-    /// After a failure.
+    /// Recover after a failure.
     Recover(Box<Rescue>),
-    /// The last: seal, and mark a clean end.
+    /// The last job: seal, and record a clean end.
     Close(Option<Box<Rotation>>),
 }
 
-/// What makes a write durable.
+/// Method that makes a write durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SyncBy {
     /// With its metadata, past the disk's cache.
     Data,
-    /// By writing back its bytes alone.
+    /// By write-back of its bytes alone.
     Range,
 }
 
-/// The segment that comes next.
+/// The next segment.
 #[derive(Default)]
 pub(crate) struct Wanted {
     pub(crate) prepared: Option<Prepared>,
-    /// Records that have their offsets wait for it: it may take the space that is held back.
+    /// Records that have their offsets wait for it: it may use the reserved space.
     pub(crate) for_accepted: bool,
 }
 
-/// What a rotation needs.
+/// Input of a rotation.
 pub(crate) struct Rotation {
     pub(crate) active: Active,
     pub(crate) footer: Footer,
     pub(crate) unsynced: bool,
-    /// Something that it holds was written again since it was synced, by a vouch.
+    /// A commit marker rewrote a part of the segment after its last sync.
     pub(crate) marker_unsynced: bool,
     pub(crate) wanted: Wanted,
     pub(crate) trigger: Trigger,
 }
 
-/// What a recovery in the process needs.
+/// Input of a recovery in the process.
 pub(crate) struct Rescue {
     /// The segment that failed, until it is ended.
     pub(crate) active: Option<Active>,
     pub(crate) prepared: Option<Prepared>,
-    /// Written again from here.
+    /// The offset from which the log is written again.
     pub(crate) from: u64,
-    /// The log goes on here.
+    /// The offset at which the log resumes.
     pub(crate) next: u64,
-    /// What is held in memory of it, by first offset, without gaps where nothing was released.
+    /// Batches of the failed range that are in memory, by first offset, without gaps where nothing was released.
     pub(crate) held: Vec<Arc<Batch>>,
     /// Producers as of `next`.
     pub(crate) producers: ProducerTable,
-    /// An earlier attempt had written, sealed and named the new segment already.
+    /// An earlier attempt has already written, sealed and named the new segment.
     pub(crate) rewritten: bool,
-    /// What of it could not be given back, in this attempt or an earlier one. It is told when the recovery counts.
+    /// Offsets that this attempt or an earlier one could not restore. They are reported when the recovery counts.
     pub(crate) lost: Vec<Damage>,
 }
 
 impl Rescue {
-    /// What cannot be given back: its producers' sequences are open again.
+    /// Records offsets that cannot be restored: their producers' sequences are open again.
     pub(crate) fn lose(&mut self, gone: Damage) {
         self.lost.push(gone);
         self.producers.lose(gone.from, gone.to);
     }
 }
 
-/// Why there is no next segment yet.
+/// Reason why there is no next segment yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NoSegment {
     /// No room.
     Space,
-    /// It cannot be opened or made: too many files are open, an error of the disk.
+    /// It cannot be opened or created: too many open files, or a disk error.
     Failed(String),
 }
 
-/// What came of a job.
+/// Result of a job.
 pub(crate) enum Done {
     Write { id: u64, durability: Durability },
     Sync { upto: u64 },
@@ -211,16 +211,16 @@ pub(crate) enum Done {
     Closed,
 }
 
-/// Who takes the next job, where a ring stands beside the thread that blocks.
+/// Taker of the next job, where a ring runs beside the blocking thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// Everything that is alone: the write of an empty queue, and every long job.
+    /// Every job that runs alone: the write of an empty queue, and every long job.
     Thread,
-    /// Writes and syncs beside others, and what is worth a write of its own while more comes.
+    /// Writes and syncs beside others, and a batch that is worth its own write while more data arrives.
     Ring,
 }
 
-/// What to do now.
+/// Next step.
 pub(crate) enum Step {
     Run(Job),
     /// Nothing until an append, a completion, or this boot time.
@@ -228,25 +228,26 @@ pub(crate) enum Step {
     Exit,
 }
 
-/// The sealed segment (number, first offset, end), nothing where the active one held no record, or why not.
+/// The sealed segment (number, first offset, end); nothing if the active segment held no record; or the reason of a
+/// failure.
 pub type RotateAnswer = Result<Option<(u64, u64, u64)>, String>;
 
 /// A request to seal the active segment.
 pub(crate) type RotateReply = oneshot::Sender<RotateAnswer>;
 
-/// A job that did not work out.
+/// A job that failed.
 pub(crate) struct Failure {
     pub(crate) of: FailedJob,
     pub(crate) reason: String,
     pub(crate) was_rescue: bool,
 }
 
-/// Which one.
+/// The failed job.
 pub(crate) enum FailedJob {
     Write(u64),
     Sync,
     Rotate(Box<Rotation>),
-    /// The mark of a clean end, with everything sealed.
+    /// The record of a clean end, with everything sealed.
     Mark,
     Rescue(Box<Rescue>),
 }

@@ -1,4 +1,4 @@
-//! The long jobs: to open a segment, to rotate, to close, to recover. Each is under way alone.
+//! The long jobs: open a segment, rotate, close, recover. Each runs alone.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ impl Committer {
         }
         self.busy = true;
         let wanted = self.claim_next();
-        // Nothing is in flight, so what was submitted is written: the next batch goes on there.
+        // Nothing is in flight, so everything submitted is written: the next batch starts there.
         Step::Run(Job::Open { wanted, next: self.watermarks.written, epoch: self.watermarks.epoch })
     }
 
@@ -75,7 +75,7 @@ impl Committer {
         for batch in control_batches.chain(last_block).filter(|b| b.count > 0).chain(&self.recent) {
             held.insert(batch.first_offset, batch.clone());
         }
-        // What waits has its offsets already; it goes along.
+        // The waiting batches have their offsets already, so they are included.
         while let Some(g) = self.builder.pop() {
             held.insert(g.batch.first_offset, g.batch.clone());
             self.in_flight.push_back(InFlight {
@@ -89,7 +89,7 @@ impl Committer {
                 durable: false,
             });
         }
-        // Tombstones have no offset of their own; the footers of this recovery leave out who was forgotten.
+        // Tombstones have no offset of their own; the footers of this recovery leave out the forgotten producers.
         let mut held: Vec<_> = held.into_values().filter(|b| b.end_offset() > from).collect();
         held.sort_by_key(|b| b.first_offset);
         Step::Run(Job::Recover(Box::new(Rescue {

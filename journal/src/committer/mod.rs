@@ -1,22 +1,23 @@
-//! The committer: decides what reaches the disk when, and when an acknowledgement may be released.
+//! The committer: decides which data is written when, and when an acknowledgement may be released.
 //!
-//! A plain state machine: threads (or a simulation) ask it for the next [`Job`], carry it out without holding it, and
-//! give it the result. It never touches the disk itself.
+//! It is a plain state machine. Threads (or a simulation) ask it for the next [`Job`], carry it out without the lock,
+//! and report the result. It never accesses the disk itself.
 //!
-//! What must hold:
-//! 1. Offsets are given in one place, under one lock, dense and in the order in which batches reach the disk.
-//! 2. `written` moves over a batch only when its write and all before it have completed; `durable` only when each of
-//!    them was synced by its own write, or by a sync that was **started** after its write had completed.
-//! 3. After a failed write or sync nothing is released: the watermarks stand still until recovery has written everything
-//!    that was not released elsewhere, synced and sealed it.
-//! 4. A batch's memory, and the permits that were counted for it, stay until the disk does not need them.
-//! 5. What has an offset fits into segments that are there or can be had ([`room`]).
+//! Invariants:
+//! 1. Offsets are assigned in one place, under one lock, dense and in the order in which batches reach the disk.
+//! 2. `written` moves over a batch only when its write and all before it have completed. `durable` moves only when
+//!    each of them was synced by its own write, or by a sync that was **started** after its write had completed.
+//! 3. After a failed write or sync nothing is released. The watermarks do not move until recovery has rewritten
+//!    everything unreleased elsewhere, and has synced and sealed it.
+//! 4. A batch's memory, and the permits counted for it, stay until the disk does not need them.
+//! 5. Records with an offset fit into segments that exist or can be created ([`room`]).
 //! 6. A rotation begins when nothing is in flight: the footer is synced before a batch goes into the next segment.
 //!
-//! How batches form: with nothing in flight a batch leaves at once. With a write in flight, a further one is started only when what gathered is worth it (64 KiB) or has waited `max_delay`; else it waits for the completion and takes
-//! everything along. The obvious other way, a fixed delay before each sync, makes a lone writer wait for nobody.
-//! Where somebody waits for `written`, the batch is written first and synced after, so that the write alone releases
-//! them.
+//! Batching: with nothing in flight a batch is written at once. With a write in flight, a further one starts only when
+//! the open batch has 64 KiB or has waited `max_delay`. Otherwise the open batch waits for the completion and takes
+//! everything along. A fixed delay before each sync, the obvious alternative, would make a lone writer wait for
+//! nothing. Where a caller waits for `written`, the batch is written first and synced after, so that the write alone
+//! releases the caller.
 
 mod facts;
 mod job;
@@ -51,26 +52,26 @@ pub(crate) use job::{
     Done, FailedJob, Failure, Job, NoSegment, Rescue, RotateReply, Rotation, Step, SyncBy, Turn, Wanted,
 };
 
-/// What has gathered is worth a further write in flight.
+/// Size of the open batch that is worth a further write in flight.
 const CONCURRENT_WRITE_BYTES_MIN: usize = 64 * 1024;
-/// The log is idle after this; then its last watermarks are vouched for.
+/// After this time without appends the log is idle; then a commit marker stores its last watermarks.
 const IDLE_COMMIT_MARKER_DELAY_NS: u64 = 100_000_000;
 /// First pause before a recovery, doubled to the last.
 const RECOVERY_RETRY_NS_MIN: u64 = 1_000_000_000;
 const RECOVERY_RETRY_NS_MAX: u64 = 60_000_000_000;
-/// Under `fire_and_forget`, after a batch of so many records, the next one gathers for so long (or to 64 KiB).
+/// Under `fire_and_forget`, after a batch of so many records, the next batch stays open for so long (or to 64 KiB).
 const BUSY_BATCH_RECORDS_MIN: u32 = 32;
 const BUSY_BATCH_DELAY_NS: u64 = 100_000;
-/// Under `fire_and_forget` a sync beside the writes is begun at so many unsynced bytes, whatever the interval.
+/// Under `fire_and_forget` a sync beside the writes begins at so many unsynced bytes, whatever the interval.
 const EARLY_SYNC_BYTES: u64 = 16 << 20;
-/// Pause before space for a further segment is looked for again.
+/// Pause before the next check for space for a further segment.
 const SPACE_RETRY_NS: u64 = 200_000_000;
 
 struct InFlight {
     id: u64,
     batch: Arc<Batch>,
     shares: Shares,
-    /// Given back when this entry goes: the memory that was counted is free then.
+    /// Released when this entry is dropped: the memory that was counted is free then.
     _permit: Option<Permit>,
     since_boot_ns: u64,
     /// Bytes of the file that its write covers.
@@ -79,12 +80,13 @@ struct InFlight {
     durable: bool,
 }
 
-/// What was written and waits for a sync of its own: batches, under a policy whose writes are not synced, and a vouch, under any.
+/// Written data that waits for a separate sync: batches, if the policy does not sync writes; a commit marker, under
+/// any policy.
 #[derive(Clone, Copy, Debug)]
 struct Unsynced {
-    /// When the oldest batch of it was taken, boot time.
+    /// Boot time at which the oldest batch of it was taken.
     since_boot_ns: Option<u64>,
-    /// The first offset in the block in which it begins: a write repeats that block, so it goes with it.
+    /// First offset in the block in which it begins: a write repeats that block, so that offset is affected too.
     from: u64,
 }
 
@@ -109,9 +111,9 @@ pub(crate) struct Committer {
     state: State,
     watermarks: Watermarks,
     producers: ProducerTable,
-    /// Producers that were forgotten, until the log says so.
+    /// Forgotten producers, until the log contains their tombstones.
     tombstones: tombstones::Tombstones,
-    /// Everything below this was submitted: what a footer knows of producers ends here at most.
+    /// Everything below this was submitted: a footer's producer state ends here at most.
     submitted_end: u64,
     connected: HashMap<ProducerId, sequencer::Connected>,
     connected_set: HashSet<ProducerId>,
@@ -120,14 +122,14 @@ pub(crate) struct Committer {
     in_flight: VecDeque<InFlight>,
     writes: usize,
     free_files: Vec<usize>,
-    /// Writes in flight that the operator wants; the segment in use may be open for fewer.
+    /// Number of writes in flight that the operator wants; the active segment may be open for fewer.
     wanted_writes: usize,
-    /// Which of the files each write in flight uses: they are few.
+    /// File index of each write in flight; there are only a few files.
     file_of: Vec<(u64, usize)>,
     control_write: Option<(u64, Shares)>,
     sync_running: bool,
     busy: bool,
-    /// What is under way has the segment that it opens: prepared, or claimed of [`Self::free_segments`].
+    /// The running job has the segment that it opens: prepared, or claimed from [`Self::free_segments`].
     coming: bool,
     next_id: u64,
     active: Option<Active>,
@@ -140,29 +142,29 @@ pub(crate) struct Committer {
     /// Written since the last sync began, under `fire_and_forget`.
     unsynced_bytes: u64,
     unsynced: Option<Unsynced>,
-    /// What was unsynced when the sync that runs began.
+    /// Data that was unsynced when the running sync began.
     syncing: Option<Unsynced>,
-    /// Until when the next batch gathers, under `fire_and_forget`, because the last one was a crowd.
+    /// Time until which the next batch stays open, under `fire_and_forget`, because the last one had many records.
     batch_open_until_ns: u64,
     rotate_replies: Vec<RotateReply>,
     closing: bool,
-    /// Further segments that the disk has room for beside the prepared one, as somebody has seen last, without those that
-    /// were claimed since.
+    /// Number of further segments that the disk has room for beside the prepared one, as last seen, without those
+    /// claimed since.
     free_segments: u64,
-    /// What a write covers, as the last segment said.
+    /// Block size of a write, as the last segment reported.
     block: u64,
-    /// As was told last: no segment is prepared, and there is room for none.
+    /// Value last published: no segment is prepared, and there is no room for one.
     space_low: bool,
-    /// As the operator was told: a rotation that finds no room knows it first, and tells nobody.
+    /// Value last reported to the operator. A rotation that finds no room detects it first, but does not report it.
     space_reported: bool,
-    /// An append was refused for want of a segment behind the active one ([`room`]).
+    /// An append was refused because no segment is available behind the active one ([`room`]).
     refused: bool,
     open_retry_ns: u64,
-    /// Why the next segment could not be opened, where that is not for want of room; and the pause before the next try.
+    /// Reason why the next segment could not be opened, except lack of room; and the pause before the next attempt.
     unopened: Option<String>,
     open_pause_ns: u64,
     rewritten: bool,
-    /// What it could not give back.
+    /// Offsets that recovery could not restore.
     lost: Vec<Damage>,
 }
 
@@ -185,7 +187,7 @@ impl Committer {
             Policy::FireAndForget { .. } => 1 << 20,
         };
         let max_bytes = max_bytes.min(largest_batch(config.segment_bytes));
-        // A start after a clean end goes on in an epoch that began long before.
+        // A start after a clean end resumes an epoch that began long before.
         let (epoch, epoch_first) = (began.epoch, began.first_offset);
         let watermarks =
             Watermarks { epoch, epoch_first, received: next, written: next, durable: next, ..Watermarks::default() };
@@ -236,7 +238,7 @@ impl Committer {
         }
     }
 
-    /// What to do now. A job that is returned counts as begun: its result must be given to [`Self::complete`].
+    /// Returns the next step. A returned job counts as begun: its result must be passed to [`Self::complete`].
     pub(crate) fn step(&mut self, now: Moment) -> Step {
         if self.busy {
             return Step::Wait(None);
@@ -276,7 +278,7 @@ impl Committer {
             return step;
         }
         if self.closing && self.builder.is_empty() {
-            // A segment without a batch is not sealed: no footer would say who was forgotten.
+            // A segment without a batch is not sealed: no footer would name the forgotten producers.
             if idle
                 && !self.tombstones.is_empty()
                 && self.active.as_ref().is_some_and(Active::is_empty)
@@ -294,7 +296,8 @@ impl Committer {
         if active.is_empty() {
             return None;
         }
-        // What waits was taken because it fits in here, where there is no other: it goes first.
+        // The waiting appends were accepted because they fit into this segment, where there is no other: they go
+        // first.
         let may_leave = self.builder.is_empty() || self.can_have_next();
         if !self.rotate_replies.is_empty() && may_leave {
             return Some(Trigger::Command);
@@ -311,14 +314,14 @@ impl Committer {
         (old && may_leave).then_some(Trigger::Age)
     }
 
-    /// Whether nothing is under way and what comes next is a write or a sync, which any thread may make.
+    /// True if nothing is under way and the next job is a write or a sync, which any thread may make.
     pub(crate) fn allows_inline_write(&self, now: Moment) -> bool {
         let running = self.state == State::Running && !self.busy && !self.closing;
         let idle = self.writes == 0 && !self.sync_running;
         running && idle && self.active.is_some() && self.rotation_due(now).is_none()
     }
 
-    /// Whose turn it is where a ring stands beside the thread that blocks.
+    /// Taker of the next job, where a ring runs beside the blocking thread.
     pub(crate) fn turn(&self, now: Moment) -> Turn {
         let running = self.state == State::Running && !self.busy && !self.closing;
         let beside = self.writes > 0 || self.sync_running || self.builder.bytes() >= CONCURRENT_WRITE_BYTES_MIN;

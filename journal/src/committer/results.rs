@@ -1,4 +1,4 @@
-//! What the results of jobs change: the watermarks, the latch, what is remembered.
+//! Effects of job results: the watermarks, the latch, the stored state.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ impl Committer {
         }
     }
 
-    /// It was given up: what still comes back changes nothing but what is under way.
+    /// Handles results after the journal was abandoned: a late result changes only the list of running jobs.
     fn after_the_end(&mut self, result: Result<Done, Failure>) {
         match result.map_err(|failure| failure.of) {
             Ok(Done::Write { id, .. }) | Err(FailedJob::Write(id)) => self.end_write(id),
@@ -112,7 +112,7 @@ impl Committer {
                 self.open_retry_ns = now.boot_ns + SPACE_RETRY_NS;
                 (self.space_low, self.free_segments) = (true, 0);
             }
-            // That there is room on the disk says nothing here.
+            // Room on the disk proves nothing here.
             Err(NoSegment::Failed(reason)) => {
                 self.unopened = Some(reason.clone());
                 self.open_retry_ns = now.boot_ns + self.open_pause_ns;
@@ -129,7 +129,7 @@ impl Committer {
         }
     }
 
-    /// Moves the watermarks over the unbroken row of what is done, and lets go of what nobody needs.
+    /// Moves the watermarks over the unbroken row of completed writes, and releases what is not needed any more.
     fn advance(&mut self) {
         let keep_until_durable = self.config.policy.syncs();
         let any_order = self.config.faults.has(Fault::AckOutOfOrder);
@@ -155,7 +155,7 @@ impl Committer {
             if !entry.durable {
                 self.note_unsynced(entry.shares.first().or(Some(&entry.batch)), Some(entry.since_boot_ns));
             }
-            // What the next batch is written into, where it is not remembered any more.
+            // The block that the next batch is written into, where it is not remembered any more.
             self.builder.recycle(entry.batch);
         }
         debug_assert!(
@@ -163,8 +163,8 @@ impl Committer {
         );
     }
 
-    /// A write is over that was not synced, and nothing of it is kept: where it began stays. A vouch has no time: nobody waits
-    /// for it, and it is synced by nothing of its own.
+    /// Notes a completed write that was not synced and is not in the list: the first start stays. A commit marker has
+    /// no time: no caller waits for it, and it needs no sync of its own.
     fn note_unsynced(&mut self, first: Option<&Arc<Batch>>, since_boot_ns: Option<u64>) {
         let forgets = since_boot_ns.is_none() && self.config.faults.has(Fault::CommitMarkerForgotten);
         if let (false, Some(first)) = (forgets, first) {
@@ -184,7 +184,7 @@ impl Committer {
     }
 
     fn failed(&mut self, failure: Failure, now: Moment) {
-        // A batch of a block that a write repeated, which is not synced or has failed, may be gone, durable or not.
+        // A batch whose block was repeated by an unsynced or failed write may be lost, durable or not.
         let repeated = self.in_flight.iter().map(|e| &e.shares).chain(self.control_write.iter().map(|v| &v.1));
         let repeated = repeated.filter_map(Shares::first).map(|b| b.first_offset);
         let unsynced = self.syncing.iter().chain(&self.unsynced).map(|u| u.from);
@@ -236,7 +236,7 @@ impl Committer {
         now: Moment,
     ) {
         self.busy = false;
-        // It has taken segments for itself; the next look says what is left.
+        // The recovery has claimed segments; the next check reports the rest.
         self.free_segments = 0;
         self.state = State::Running;
         (self.rewritten, self.lost) = (false, Vec::new());
@@ -257,13 +257,13 @@ impl Committer {
         self.take_active(next, now);
     }
 
-    /// What recovery made of the table as it was when it began. Who has connected or gone since stays so.
+    /// Merges the producer table that recovery built from its copy. Connects and disconnects since then are preserved.
     fn take_producers(&mut self, mut recovered: ProducerTable) {
         recovered.catch_up(&self.producers);
         self.producers = recovered;
     }
 
-    /// Whether a second job could be begun right now, by another thread.
+    /// True if another thread could begin a second job now.
     pub(crate) fn more_to_do(&self) -> bool {
         if self.busy || self.state != State::Running {
             return false;
@@ -276,20 +276,21 @@ impl Committer {
         early || ((sync || write) && self.writes < self.config.policy.in_flight())
     }
 
-    /// Whether somebody is to look now: for a job that could be begun, or because what was under way kept the others from
-    /// a rotation, or the pause after a failure. (Not from the end: a close wakes everybody, and who looks then, and must
-    /// wait for what is under way, names no time and is woken when it is over.)
+    /// True if a thread must check now: a job could begin, or the running job delayed a rotation, or the pause after a
+    /// failure is over. A close does not count: it wakes every thread. A thread that then must wait for the running
+    /// job names no time and is woken when that job ends.
     pub(crate) fn wants_somebody(&self) -> bool {
         self.more_to_do() || self.state != State::Running || !self.rotate_replies.is_empty()
     }
 
-    /// How long what gathers waits for company while a write is in flight.
+    /// Time that the open batch waits for more appends while a write is in flight.
     pub(crate) fn commit_delay_ns(&self) -> u64 {
         let kept = self.config.policy.grouping().filter(|_| !self.config.faults.has(Fault::CommitDelayForgotten));
         kept.map_or(u64::MAX, |(max_delay, _)| max_delay.as_nanos() as u64)
     }
 
-    /// Whether an append that just came must wake somebody: nothing is under way, or there is now enough for more.
+    /// True if an append that just arrived must wake a thread: nothing is under way, or a further write is now worth
+    /// it.
     pub(crate) fn wants_wake(&self, bytes_before: usize) -> bool {
         let crossed = bytes_before < CONCURRENT_WRITE_BYTES_MIN && self.builder.bytes() >= CONCURRENT_WRITE_BYTES_MIN;
         let idle = self.writes == 0 && !self.busy;
@@ -304,7 +305,7 @@ impl Committer {
         self.builder.bytes() + self.in_flight.iter().map(|e| e.batch.body.len()).sum::<usize>()
     }
 
-    /// How long until the next attempt to recover.
+    /// Time until the next recovery attempt.
     pub(crate) fn retry_in_ns(&self) -> u64 {
         match &self.state {
             State::Failed { pause_ns, .. } => *pause_ns,
@@ -312,12 +313,12 @@ impl Committer {
         }
     }
 
-    /// Whether it is closed, cleanly or not: no job begins any more.
+    /// True if it is closed, cleanly or not: no job begins any more.
     pub(crate) fn is_over(&self) -> bool {
         matches!(self.state, State::Closed { .. })
     }
 
-    /// Gives up on a clean end.
+    /// Abandons a clean end.
     pub(crate) fn abandon(&mut self) {
         self.refuse_rotations();
         self.state = State::Closed { clean: false };

@@ -1,14 +1,14 @@
-//! Room: whether what is given an offset has a place to lie in.
+//! Room: the check that a record with an offset has a place in the files.
 //!
-//! What must hold: everything that waits fits, at worst, into what is left of the active segment, or into segments that
-//! are prepared or were seen to have room on the disk (and were not claimed since), each with its footer. It is looked at
-//! where offsets are given, for all that waits and the append at hand together, so that nothing that was counted before
-//! can take the place of what comes. A segment that records wait for may be made of the space that is held back
-//! (`reserve_free`): that stands for what others take of the disk between two looks.
+//! Invariant: everything that waits fits, at worst, into the rest of the active segment, or into further segments.
+//! Those are prepared, or were seen to have room on the disk (and were not claimed since), each with its footer. The
+//! check runs where offsets are assigned, for all that waits and the current append together. So nothing counted
+//! before can take the place of a later append. A segment that records wait for may use the reserved space
+//! (`reserve_free`): the reserve covers what others take of the disk between two checks.
 //!
-//! Once an append was refused because no segment can be had behind the active one, the journal says that it takes none
-//! until one can be had, though smaller ones go in still: who is refused may be refused for as long as that lasts, and what
-//! is left of the active segment is less with each that goes in.
+//! After an append was refused because no segment is available behind the active one, the journal reports that it
+//! takes none. This lasts until a segment is available, though smaller appends are still accepted. A refused sender
+//! may be refused for that whole time, and each accepted append shrinks the rest of the active segment.
 
 use crate::active::{Active, INDEX_EVERY};
 use crate::error::AppendError;
@@ -18,11 +18,11 @@ use crate::format::footer::Footer;
 
 use super::{Committer, Wanted};
 
-/// An append of everyday size, not the smallest that might still slip in.
+/// An append of everyday size, not the smallest that might still fit.
 const EVERYDAY: u64 = 64 * 1024;
 
 impl Committer {
-    /// As [`Self::check_room`], for an append that is at hand.
+    /// As [`Self::check_room`], for the current append.
     #[inline]
     pub(super) fn find_room(&mut self, len: usize) -> Result<(), AppendError> {
         let found = self.check_room(len);
@@ -41,13 +41,13 @@ impl Committer {
         }
     }
 
-    /// Whether it can be said that appends are taken.
+    /// True if the journal may report that appends are taken.
     pub(super) fn takes_what_comes(&self) -> bool {
         let everyday = (self.config.segment_bytes / 8).min(EVERYDAY) as usize;
         (!self.refused || self.can_have_next()) && self.check_room(everyday).is_ok()
     }
 
-    /// Whether an append of so many bytes has a place behind all that waits.
+    /// Checks that an append of so many bytes has a place behind all that waits.
     pub(super) fn check_room(&self, len: usize) -> Result<(), AppendError> {
         let batches = self.builder.batches() as u64 + 1;
         let stored = self.builder.bytes() as u64 + len as u64 + batches * batch::LEN as u64;
@@ -57,7 +57,7 @@ impl Committer {
         }
     }
 
-    /// In what is left of the active segment, unless it is about to be sealed.
+    /// True if it fits into the rest of the active segment, unless that is about to be sealed.
     fn fits_here(&self, stored: u64, batches: u64) -> bool {
         let active = self.active.as_ref().filter(|_| self.rotate_replies.is_empty());
         active.is_some_and(|active| {
@@ -66,8 +66,8 @@ impl Committer {
         })
     }
 
-    /// In segments that nothing was written to yet. One holds at least one batch. Batches are placed one after the other:
-    /// of two segments that follow each other, the second was begun because what is in it did not fit into the first.
+    /// True if it fits into segments that nothing was written to yet. One segment holds at least one batch. Batches
+    /// are placed in order: of two adjacent segments, the second began because its content did not fit into the first.
     fn fits_later(&self, stored: u64, batches: u64) -> bool {
         let segments = self.segments_ahead();
         if batches <= segments {
@@ -78,17 +78,17 @@ impl Committer {
         segments > 0 && stored + batches * self.block <= each.saturating_mul((segments / 2).max(1))
     }
 
-    /// Segments that can be had behind the active one.
+    /// Number of segments available behind the active one.
     fn segments_ahead(&self) -> u64 {
         if self.config.faults.has(Fault::RoomNotCounted) && !self.space_low {
             return u64::MAX;
         }
         let prepared = u64::from(self.prepared.is_some()) + u64::from(self.coming);
-        // That there is room on the disk says nothing where a segment cannot be made or opened.
+        // Room on the disk proves nothing where a segment cannot be created or opened.
         prepared + if self.unopened.is_some() { 0 } else { self.free_segments }
     }
 
-    /// Whether the active segment may be left while something waits.
+    /// True if the active segment may be left while appends wait.
     pub(super) fn can_have_next(&self) -> bool {
         self.segments_ahead() > 0
     }
@@ -116,8 +116,8 @@ impl Committer {
     }
 
     fn footer_of(&self, index: u64) -> u64 {
-        // A footer is a cut of this table, and the table grows by appends alone, each of which was counted here.
-        // Whoever has payload in the segment, or waits for it, has a place in what is held.
+        // A footer is a cut of this table, and the table grows by appends alone, each of which was counted here. Every
+        // owner with payload in the segment, or waiting for it, has an entry in `held`.
         let (t, owners) = (&self.producers, self.quota.held.len() + 1);
         Footer::max_len(index as usize, t.len() + 1, t.ranges() + 1, owners, self.block as usize)
     }

@@ -12,10 +12,10 @@ use crate::watermark::{Accepting, Level, Watermarks};
 
 use super::{Accepted, Append, Committer, Item, RotateReply, Sender, State};
 
-/// How an append that is not refused stands to what is stored.
+/// Relation of an accepted append to the stored records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stands {
-    /// It is next, of a producer that is known.
+    /// It is the next append of a known producer.
     InLine,
     /// It is the first of its producer.
     First,
@@ -26,14 +26,14 @@ enum Stands {
 /// A sender: its producer, owner and epoch.
 type Stored = (ProducerId, u64, u32);
 
-/// The sessions of a producer. It may have stored nothing yet, and be in no table: its owner is known from here then.
+/// The sessions of a producer. It may have stored nothing yet, and be in no table: then its owner is known from here.
 #[derive(Debug)]
 pub(super) struct Connected {
     owner: u64,
-    /// The owner whose share it is of.
+    /// The owner whose share it counts in.
     counted: u64,
     sessions: usize,
-    /// The highest of theirs.
+    /// The highest epoch of the sessions.
     epoch: u32,
 }
 
@@ -47,11 +47,11 @@ impl Committer {
         answer.expect("a burst of one has one answer")
     }
 
-    /// Takes the appends of one sender, each as [`Self::append`] would, one after the other; `answer` is called for each
-    /// in order. What the purse still holds afterwards belongs to nobody.
+    /// Takes the appends of one sender, in order, each as [`Self::append`] would; `answer` is called for each in
+    /// order. Permits that remain afterwards belong to no append.
     ///
-    /// Appends that follow each other in sequence are stored as one row: the table of producers is asked at the start of
-    /// a row and told at its end.
+    /// Appends that follow each other in sequence are stored as one row: the table of producers is read at the start
+    /// of a row and updated at its end.
     pub(crate) fn append_burst(
         &mut self,
         from: &Sender<'_>,
@@ -68,7 +68,7 @@ impl Committer {
         self.builder.settle(permits);
     }
 
-    /// Takes the appends of several senders in turn, and nothing behind what is refused for now: see
+    /// Takes the appends of several senders in turn, and nothing behind a temporary refusal: see
     /// [`crate::Journal::append_runs`].
     pub(crate) fn append_runs<'a>(
         &mut self,
@@ -79,8 +79,8 @@ impl Committer {
     ) {
         let mut for_all: Option<AppendError> = None;
         let mut for_one: Vec<(ProducerId, AppendError)> = Vec::new();
-        // Runs of a few senders in turn are short: where one has stored up to a sequence under this lock, what follows it
-        // need not be judged again.
+        // Runs of a few senders in turn are short. Where a sender has stored up to a sequence under this lock, its
+        // next append need not be judged again.
         let mut stored: Vec<(Stored, u64)> = Vec::new();
         for (from, run) in runs {
             let of_it = || for_one.iter().find(|(id, _)| *id == from.producer).map(|(_, why)| why.clone());
@@ -88,7 +88,7 @@ impl Committer {
             let mut row = None;
             let of = (from.producer, from.owner, from.producer_epoch);
             let known = stored.iter().position(|(sender, _)| *sender == of);
-            // For the first of the run: what follows in the row is in line, and what jumps out of it is judged.
+            // For the first of the run: appends in line follow in the row, and an append out of line is judged.
             let mut next = known.map(|at| stored[at].1);
             for item in run {
                 let taken = match &why {
@@ -109,7 +109,7 @@ impl Committer {
                     stored.retain(|(sender, _)| sender.0 != of.0);
                     stored.push((of, end));
                 }
-                // It may have stored something before what did not go in.
+                // It may have stored something before the append that was refused.
                 (Some(at), None) => drop(stored.swap_remove(at)),
                 (None, None) => {}
             }
@@ -123,8 +123,8 @@ impl Committer {
         self.builder.settle(permits);
     }
 
-    /// `next`: the sequence that is known to be this sender's next, so that it is not judged.
-    // Inlined, so that the answer is made where it is kept: this runs under the lock, for each append.
+    /// `next`: the known next sequence of this sender, so that it is not judged.
+    // Inlined, so that the answer is built in its final place: this runs under the lock, for each append.
     #[inline(always)]
     fn take(
         &mut self,
@@ -155,7 +155,7 @@ impl Committer {
         let first_offset = self.watermarks.received;
         let len = ChunkHeader::encoded_len(from.peer_meta.len(), item.payload.len());
         let quota = |committer: &Self| {
-            // Whether it begins a batch is known only when it is in.
+            // It is known only after the insert if the append begins a batch.
             committer.quota.check(from.owner, len + batch::LEN).map_err(|limit| AppendError::OwnerQuota { limit })
         };
         match row {
@@ -197,7 +197,7 @@ impl Committer {
         Ok(self.given(item.count, first_offset, false))
     }
 
-    /// Tells the table of producers what was taken.
+    /// Updates the table of producers with the appends that were taken.
     fn end_row(&mut self, row: &mut Option<Row>, now: Moment) {
         if let Some(row) = row.take() {
             let counted = self.counted(&row.header.producer, row.header.owner);
@@ -205,12 +205,12 @@ impl Committer {
         }
     }
 
-    /// The owner whose share a producer is of.
+    /// The owner whose share a producer counts in.
     fn counted(&self, id: &ProducerId, owner: u64) -> u64 {
         self.connected.get(id).map_or(counted_under(owner), |connected| connected.counted)
     }
 
-    /// Makes room in the table for a newcomer, before he is given an offset.
+    /// Makes room in the table for a newcomer, before it gets an offset.
     #[cold]
     fn evict(&mut self, now: Moment) {
         for producer in self.producers.make_room(now, &self.connected_set) {
@@ -218,7 +218,7 @@ impl Committer {
         }
     }
 
-    /// How an append stands to what is stored, or why it is refused.
+    /// Compares an append with the stored records: returns its relation, or the reason of a refusal.
     fn judge(&self, header: &ChunkHeader, gap: bool, now: Moment) -> Result<Stands, AppendError> {
         if let Some(connected) = self.connected.get(&header.producer) {
             if connected.owner != header.owner {
@@ -260,25 +260,25 @@ impl Committer {
         }
     }
 
-    /// Why the next segment cannot be opened, where that is not for want of room.
+    /// Reason why the next segment cannot be opened, except lack of room.
     pub(crate) fn unopened(&self) -> Option<String> {
         self.unopened.clone()
     }
 
-    /// Where a producer stands, for its handshake; the id is its owner's from the first append on.
+    /// State of a producer, for its handshake; the id belongs to its owner from the first append on.
     pub(crate) fn producer(&self, id: &ProducerId, owner: u64) -> Result<Option<ProducerState>, AppendError> {
         let connected = self.connected.get(id);
         match self.producers.get(id) {
             Some((stored, _)) if stored != owner => Err(AppendError::NotOwner),
             _ if connected.is_some_and(|connected| connected.owner != owner) => Err(AppendError::NotOwner),
-            // One that is connected and has stored nothing yet is in no table.
+            // A producer that is connected and has stored nothing yet is in no table.
             None => Ok(connected.map(|connected| ProducerState { epoch: connected.epoch, last: None })),
             found => Ok(found.map(|(_, state)| state)),
         }
     }
 
-    /// As [`Self::producer`], for who is about to append: also whether its next record would be refused for its producer's
-    /// sake.
+    /// As [`Self::producer`], for a producer that is about to append: also refuses if its next record would be refused
+    /// for reasons of its producer.
     pub(crate) fn may_append(
         &self,
         id: &ProducerId,
@@ -292,11 +292,11 @@ impl Committer {
         Ok(state)
     }
 
-    /// Whether a record of a producer is in the log, by its sequence; nothing where that cannot be said. One that is not in
-    /// the table may have been forgotten there for its silence.
+    /// True if a record of a producer is in the log, by its sequence; nothing if that is unknown. A producer that is
+    /// not in the table may have been forgotten for its silence.
     pub(crate) fn is_stored(&self, id: &ProducerId, owner: u64, sequence: u64, now: Moment) -> Option<bool> {
         self.producers.get(id)?;
-        // It is asked for whatever session stored it: no epoch fences it.
+        // The check covers all sessions: no epoch fences it.
         match self.judge(&one(id, owner, u32::MAX, sequence), false, now) {
             Ok(Stands::Stored(_)) | Err(AppendError::TooOld) => Some(true),
             Ok(Stands::InLine | Stands::First) | Err(AppendError::Gap { .. } | AppendError::Skipped { .. }) => {
@@ -310,7 +310,7 @@ impl Committer {
         self.producers.len()
     }
 
-    /// How many producers each owner has, and how many there may be before newcomers are judged by their owner's share.
+    /// Number of producers of each owner, and the total above which newcomers are judged by their owner's share.
     pub(crate) fn producers_by_owner(&self) -> (Vec<(u64, usize)>, usize) {
         (self.producers.by_owner(), self.producers.max())
     }
@@ -333,13 +333,13 @@ impl Committer {
         Ok(())
     }
 
-    /// Whether an earlier life of a producer was forgotten, and the log does not say so durably yet. Nothing may be said of
-    /// the producer until then: after a crash that life would be back. Who asks wants it to be over.
+    /// True if an earlier life of a producer was forgotten, and the log does not durably contain that yet. Until then
+    /// no answer about the producer is allowed: after a crash that life would be back. The caller wants this to end.
     pub(crate) fn is_forgetting(&mut self, id: &ProducerId) -> bool {
         self.tombstones.want(id)
     }
 
-    /// A session ends; `true` where somebody is to look in time for what the log is to say of it.
+    /// Ends a session; `true` if a thread must check later, in time to write the resulting tombstone.
     pub(crate) fn disconnect(&mut self, id: &ProducerId, forget: bool) -> bool {
         let Some(connected) = self.connected.get_mut(id) else { return false };
         connected.sessions -= 1;
@@ -365,8 +365,8 @@ impl Committer {
         Watermarks { accepting, ..self.watermarks }
     }
 
-    /// To be told without a result of a job. Whether appends are taken changes with what is begun, too: under one version
-    /// there would be two values, and the older could be told last.
+    /// Watermarks to publish without a result of a job. Acceptance of appends also changes with the jobs begun. With
+    /// one version for two values, the older could be published last.
     pub(crate) fn next_watermarks(&mut self) -> Watermarks {
         self.watermarks.version += 1;
         self.watermarks()
@@ -394,7 +394,7 @@ impl Committer {
     pub(crate) fn request_rotate(&mut self, reply: RotateReply) {
         self.rotate_replies.push(reply);
         if self.is_over() && !self.config.faults.has(Fault::RotationForgotten) {
-            self.refuse_rotations(); // nobody looks any more
+            self.refuse_rotations(); // no thread looks any more
         }
     }
 
@@ -418,7 +418,7 @@ mod tests {
     use crate::format::meta::EpochStart;
     use crate::producer::ProducerTable;
 
-    /// A journal on a full disk tries to open a segment five times a second. Whoever looks in such a moment must not see
+    /// A journal on a full disk tries to open a segment five times a second. A reader at such a moment must not see
     /// room where there is none.
     #[test]
     fn one_more_try_to_open_a_segment_is_no_room() {
@@ -438,8 +438,7 @@ mod tests {
         assert_eq!(committer.watermarks().accepting, Accepting::NoSpace, "while it tries");
     }
 
-    /// What is wrong is told by its name, tried again at a pause that doubles, and not believed to be over because the disk
-    /// has room.
+    /// An error is reported by its name and retried at a pause that doubles. Room on the disk does not clear it.
     #[test]
     fn a_segment_that_cannot_be_opened_is_no_want_of_room() {
         let (mut committer, mut now) = fresh();
@@ -511,7 +510,7 @@ mod tests {
         assert_eq!(append(&mut committer, 4, 1), Err(AppendError::Fenced { current: 5 }));
     }
 
-    /// From its first session on, and for as long as there is one: nobody else fences it off, or is first.
+    /// From its first session on, and while one lasts: no other owner fences it off, or is first.
     #[test]
     fn a_producer_that_has_stored_nothing_yet_is_its_owners() {
         let (mut committer, _) = fresh();
@@ -528,7 +527,7 @@ mod tests {
         assert!(committer.connected.len() == 1 && committer.connected_set.len() == 1);
     }
 
-    /// What is stored stays its owner's, though he is not there.
+    /// Stored records keep their owner, though it is not connected.
     #[test]
     fn a_producer_that_has_stored_is_its_owners_for_good() {
         let (mut committer, _) = fresh();
@@ -540,7 +539,7 @@ mod tests {
         assert_eq!(append(&mut committer, 5, 1).map(|_| ()), Ok(()), "it is not fenced");
     }
 
-    /// However small it is, and whoever's.
+    /// However small the append is, and whichever sender it has.
     #[test]
     fn nothing_is_taken_behind_what_is_refused_for_want_of_room() {
         let config = JournalConfig { segment_bytes: 1 << 20, max_append_bytes: 1 << 20, ..JournalConfig::default() };

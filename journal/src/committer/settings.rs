@@ -1,4 +1,4 @@
-//! What others tell the committer: settings, the next segment, and whether there is space.
+//! Inputs to the committer: settings, the next segment, and the free space.
 
 use crate::active::Active;
 use crate::clock::Moment;
@@ -7,26 +7,26 @@ use crate::prepare::Prepared;
 
 use super::Committer;
 
-/// What a look at the free space brought.
+/// Result of a check of the free space.
 pub(crate) struct SpaceNews {
-    /// Appends are refused that were taken before, or the other way round.
+    /// Acceptance of appends has changed: now refused instead of taken, or the reverse.
     pub(crate) changed: bool,
-    /// The operator does not know yet.
+    /// The operator was not notified yet.
     pub(crate) report: bool,
 }
 
 impl Committer {
-    /// Takes over a segment that an earlier run had prepared.
+    /// Adopts a segment that an earlier run had prepared.
     pub(crate) fn adopt(&mut self, prepared: Prepared) {
         self.prepared = Some(prepared);
     }
 
-    /// What the start has seen of the disk. Whether the operator is to know of it is for the first look to say.
+    /// Sets the disk state as the start saw it. The first check decides on the report to the operator.
     pub(crate) fn begin_with(&mut self, free_segments: u64, block: u32) {
         (self.free_segments, self.block) = (free_segments, block.into());
     }
 
-    /// For [`crate::faults::Fault::CutInPlace`]: what comes goes into a segment that was used before.
+    /// For [`crate::faults::Fault::CutInPlace`]: the next appends go into a segment that was used before.
     pub(crate) fn resume_in(&mut self, active: Active, now: Moment) {
         self.take_active(Ok(active), now);
     }
@@ -35,8 +35,8 @@ impl Committer {
         self.config.rotate_after = age;
     }
 
-    /// Other settings of `group_commit`; nothing under another policy. More writes in flight begin with the next segment,
-    /// which is opened for them.
+    /// Changes the settings of `group_commit`; no effect under another policy. More writes in flight begin with the
+    /// next segment, which is opened for them.
     pub(crate) fn set_group_commit(&mut self, delay: std::time::Duration, bytes: u32, writes: usize) {
         if let Policy::GroupCommit { max_delay, max_bytes, in_flight }
         | Policy::SyncFileRange { max_delay, max_bytes, in_flight } = &mut self.config.policy
@@ -48,7 +48,7 @@ impl Committer {
         }
     }
 
-    /// A segment is there that is open for so many writes.
+    /// Notes that the open segment allows so many writes.
     pub(super) fn allow_writes(&mut self, open_for: usize) {
         if let Policy::GroupCommit { in_flight, .. } | Policy::SyncFileRange { in_flight, .. } = &mut self.config.policy
         {
@@ -60,7 +60,7 @@ impl Committer {
         self.producers.set_max(max);
     }
 
-    /// Hands over a prepared segment; `false` when it is not wanted any more.
+    /// Submits a prepared segment; `false` when it is not wanted any more.
     pub(crate) fn set_prepared(&mut self, prepared: Prepared) -> bool {
         match self.wants_prepared() {
             Some((number, _)) if number == prepared.header.number => {
@@ -74,19 +74,20 @@ impl Committer {
         }
     }
 
-    /// No segment can be made now: that the disk has room for one counts again when one was made.
+    /// Notes that no segment can be created now: room on the disk counts again after one was created.
     pub(crate) fn cannot_make(&mut self, reason: String) {
         self.unopened = Some(reason);
         self.watermarks.version += 1;
     }
 
-    /// For how many further segments there is room, as somebody has just seen. Not while one is made: it would count twice.
+    /// Sets the number of further segments that have room, as just seen. Not called while one is created: it would
+    /// count twice.
     pub(crate) fn set_free_segments(&mut self, free_segments: u64) -> SpaceNews {
         if self.busy {
             return SpaceNews { changed: false, report: false };
         }
         let low = free_segments == 0 && self.prepared.is_none();
-        // The last one that is not prepared may be what an append waits for, too.
+        // An append may also wait for the last segment that is not prepared.
         let changed = self.space_low != low || (self.free_segments == 0) != (free_segments == 0);
         let report = self.space_reported != low;
         (self.free_segments, self.space_low, self.space_reported) = (free_segments, low, low);

@@ -1,4 +1,4 @@
-//! A burst is what its appends are one by one, and costs once what a burst can cost once.
+//! A burst behaves as its appends one by one, and has its fixed cost only once.
 
 use std::sync::Arc;
 
@@ -183,7 +183,7 @@ fn what_follows_is_one_range_in_the_table_of_producers() {
     assert_eq!(c.producers.get(&FROM.producer).unwrap().1.last, Some((199, 249)));
 }
 
-/// Rounds of batches, each written, and all of a round synced at once: how often the allocator was asked for their memory.
+/// Rounds of batches, each written, and all of a round synced at once: number of memory requests to the allocator.
 fn asked_for(rounds: u64, batches: u64, recent_bytes: usize, appends: impl Fn(u64) -> u64) -> usize {
     let mut c = committer(1 << 20);
     (c.config.recent_bytes, c.config.max_append_bytes) = (recent_bytes, 1 << 20);
@@ -215,10 +215,10 @@ fn asked_for(rounds: u64, batches: u64, recent_bytes: usize, appends: impl Fn(u6
     c.builder.allocations()
 }
 
-/// What an allocator gives of this size comes from the kernel, a page fault for each page of it.
+/// The allocator takes memory of this size from the kernel, with a page fault for each page.
 #[test]
 fn a_batch_is_written_into_the_memory_of_one_that_is_gone() {
-    // Remembered for longer than they wait for the disk, and the other way round; and no batch as large as the one before.
+    // Remembered for longer than they wait for the disk, and the reverse; no batch is as large as the one before.
     for (batches, recent_bytes) in [(3, 2_000_000), (8, 1)] {
         for most in [1, 5] {
             let allocations = asked_for(40, batches, recent_bytes, |n| 1 + n % most);
@@ -227,8 +227,8 @@ fn a_batch_is_written_into_the_memory_of_one_that_is_gone() {
     }
 }
 
-/// Smaller appends go in still, to the end of the active segment; that appends are taken is said when there is a segment for
-/// the large ones again, and not in between.
+/// Smaller appends are still accepted, to the end of the active segment. Acceptance is reported again only when a
+/// segment for the large ones exists, not in between.
 #[test]
 fn what_is_refused_for_want_of_a_segment_is_said_until_there_is_one() {
     let dir = crate::io::real_folder();

@@ -1,11 +1,12 @@
-//! Producers that were forgotten, until the log says so, durably.
+//! Forgotten producers, until the log durably contains their tombstones.
 //!
-//! What must hold:
-//! - Until then nobody is told that such a producer is unknown, and none of its appends is stored: after a crash its earlier
-//!   life would be back, and a new record would be answered by the offset of an old one.
-//! - A tombstone is written by the first of these: a footer that ends at or above its offset; a batch of tombstones, when
-//!   [`TOMBSTONES_DUE_MIN`] of them wait, when the log falls idle, or at once when somebody waits for it.
-//! - Once it is durable it is never written again: a later life of the producer may have begun.
+//! Invariants:
+//! - Until then no caller is notified that such a producer is unknown, and none of its appends is stored. After a
+//!   crash its earlier life would be back, and a new record would be answered by the offset of an old one.
+//! - The first of these writes a tombstone: a footer that ends at or above its offset; or a batch of tombstones. A
+//!   batch is written when [`TOMBSTONES_DUE_MIN`] of them wait, when the log becomes idle, or at once when a caller
+//!   waits.
+//! - A durable tombstone is never written again: a later life of the producer may have begun.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,29 +20,29 @@ use crate::producer::ProducerId;
 
 use super::{Committer, Job, Step, SyncBy};
 
-/// Tombstones that are worth a write of their own.
+/// Number of tombstones that is worth a separate write.
 const TOMBSTONES_DUE_MIN: usize = 64;
 /// Most tombstones in one batch.
 const TOMBSTONES_PER_BATCH_MAX: usize = 256;
-/// Tombstones that are written, and not synced, under a policy that does not sync: with more they are.
+/// Limit of tombstones that are written but unsynced, under a policy that does not sync: above it a sync runs.
 const UNSYNCED_TOMBSTONES_MAX: usize = 4096;
 
-/// What waits, oldest first.
+/// Waiting tombstones, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Tombstones {
     all: VecDeque<Tombstone>,
-    /// So many of the oldest are written, and not synced.
+    /// Number of the oldest that are written but not synced.
     written: usize,
-    /// So many of the oldest are in the write that is under way.
+    /// Number of the oldest that are in the running write.
     in_write: usize,
-    /// So many of the oldest the footer leaves out that is under way.
+    /// Number of the oldest that the running footer leaves out.
     in_footer: usize,
-    /// Somebody waits for one.
+    /// A caller waits for one.
     wanted: bool,
 }
 
 impl Tombstones {
-    /// Takes one in; `true` where it is the first that waits to be written.
+    /// Adds one; `true` if it is the first that waits to be written.
     pub(super) fn push(&mut self, tombstone: Tombstone) -> bool {
         self.all.push_back(tombstone);
         self.all.len() == self.written.max(self.in_write) + 1
@@ -51,30 +52,30 @@ impl Tombstones {
         self.all.is_empty()
     }
 
-    /// Whether the log may still know this producer after a crash.
+    /// True if the log may still know this producer after a crash.
     pub(super) fn holds(&self, id: &ProducerId) -> bool {
         self.all.iter().any(|t| t.producer == *id)
     }
 
-    /// As [`Self::holds`], for somebody who waits until it does not.
+    /// As [`Self::holds`], for a caller that waits until it does not.
     pub(super) fn want(&mut self, id: &ProducerId) -> bool {
         let holds = !self.all.is_empty() && self.holds(id);
         self.wanted |= holds;
         holds
     }
 
-    /// Whether some wait to be written.
+    /// True if some wait to be written.
     pub(super) fn are_unwritten(&self) -> bool {
         self.all.len() > self.written
     }
 
-    /// Whether a batch of them is to be written now.
+    /// True if a batch of them must be written now.
     pub(super) fn are_due(&self) -> bool {
         let many = self.all.len() - self.written >= TOMBSTONES_DUE_MIN || self.all.len() > UNSYNCED_TOMBSTONES_MAX;
         self.in_write == 0 && (many || (self.wanted && !self.all.is_empty()))
     }
 
-    /// The write that carried some is done.
+    /// Notes that the write with the tombstones is done.
     pub(super) fn written(&mut self, synced: bool) {
         let done = std::mem::take(&mut self.in_write);
         match synced {
@@ -83,50 +84,50 @@ impl Tombstones {
         }
     }
 
-    /// These are durable.
+    /// Removes the oldest, which are durable.
     fn settle(&mut self, oldest: usize) {
         self.all.drain(..oldest);
         self.written = self.written.saturating_sub(oldest);
         self.wanted &= !self.all.is_empty();
     }
 
-    /// A footer is under way that leaves out who was forgotten so far, and ends here. Of who was forgotten behind its end the
-    /// next segment holds records: their tombstones go there.
+    /// Begins a footer that leaves out the producers forgotten so far, and ends at `end`. For producers forgotten
+    /// behind its end the next segment holds records: their tombstones go there.
     pub(super) fn begin_footer(&mut self, end: u64) {
         // They wait in the order of their offsets.
         self.in_footer = self.all.partition_point(|t| t.below <= end);
     }
 
-    /// It is durable.
+    /// Notes that the footer is durable.
     pub(super) fn footer_done(&mut self) {
         let settled = std::mem::take(&mut self.in_footer);
         self.settle(settled);
     }
 
-    /// The journal has failed, and was recovered: what was under way says nothing.
+    /// Discards the state of running writes: the journal has failed and was recovered, so they prove nothing.
     pub(super) fn failed(&mut self) {
         (self.in_write, self.written, self.in_footer) = (0, 0, 0);
     }
 }
 
 impl Committer {
-    /// Whether no further write is begun, so that tombstones that are due can be written.
+    /// True if no further write begins, so that due tombstones can be written.
     pub(super) fn holds_back_for_tombstones(&self) -> bool {
         let syncs = self.config.policy.syncs() || self.tombstones.wanted;
         let waits = self.writes > 0 || (self.watermarks.written > self.watermarks.durable && syncs);
         waits && self.tombstones.are_due()
     }
 
-    /// Writes a batch of tombstones, which says how far the log has come as well, with nothing in flight beside it. Nothing
-    /// where it has no place: then a footer will say it.
+    /// Writes a batch of tombstones, which also stores the watermarks, with nothing in flight beside it. Writes
+    /// nothing where it has no place: then a footer stores them.
     ///
-    /// Where it is synced, all that lies before it is synced first. Else it might be durable behind a batch that is not, and
-    /// be cut off with it.
+    /// Where it is synced, everything before it is synced first. Otherwise it might be durable behind a batch that is
+    /// not, and be cut off with it.
     pub(super) fn begin_tombstones(&mut self, now: Moment) -> Option<Step> {
         let synced =
             self.config.policy.syncs() || self.tombstones.wanted || self.tombstones.all.len() > UNSYNCED_TOMBSTONES_MAX;
         let written = if synced { 0 } else { self.tombstones.written };
-        // Of who was forgotten with records that wait for the disk, the next segment may hold these: it needs the tombstone.
+        // The next segment may hold waiting records of a forgotten producer: then that segment needs the tombstone.
         let ripe = self.tombstones.all.iter().take_while(|t| t.below <= self.submitted_end);
         let all: Vec<Tombstone> = ripe.skip(written).take(TOMBSTONES_PER_BATCH_MAX).copied().collect();
         let stored = batch::LEN + all.len() * tombstone::LEN;
@@ -155,7 +156,7 @@ impl Committer {
         self.writes += 1;
         self.file_of.push((id, slot));
         if synced && self.config.policy.syncs() {
-            self.unsynced = None; // a vouch's: this write repeats its block, and holds what is in it
+            self.unsynced = None; // of a commit marker: this write repeats its block and content
         }
         self.control_write = Some((id, placed.shares.clone()));
         self.tombstones.in_write = written + all.len();

@@ -1,4 +1,5 @@
-//! Writes and syncs beside each other: when a batch leaves, how it is made durable, when a sync or a vouch is due.
+//! Writes and syncs beside each other: when a batch is written, how it is made durable, when a sync or a commit marker
+//! is due.
 
 use crate::batch_builder::PendingBatch;
 use crate::clock::Moment;
@@ -34,8 +35,8 @@ impl Committer {
         let slot = self.free_files.pop()?;
         let PendingBatch { batch, permit, .. } = self.builder.pop().expect("there is a front");
         self.submitted_end = batch.end_offset();
-        // A write to the page cache is over at once: in a crowd each would be followed by another with next to nothing in
-        // it, and the waking of everybody would cost more than the writing.
+        // A write to the page cache ends at once. Under many appends each write would be followed by another with
+        // almost no data, and waking all waiters would cost more than the writing.
         self.batch_open_until_ns =
             if batch.count >= BUSY_BATCH_RECORDS_MIN { now.boot_ns + BUSY_BATCH_DELAY_NS } else { 0 };
         let (fresh, alone) = (self.writes > 0 && !self.config.faults.has(Fault::TwoWritesInOneBlock), in_flight == 0);
@@ -56,7 +57,7 @@ impl Committer {
         self.file_of.push((id, slot));
         let shares = placed.shares.clone();
         if self.config.policy.syncs() {
-            self.unsynced = None; // a vouch's: this write repeats its block, and holds what is in it
+            self.unsynced = None; // of a commit marker: this write repeats its block and content
         }
         let file = active.files[slot].clone();
         self.in_flight.push_back(InFlight {
@@ -84,8 +85,8 @@ impl Committer {
         }
     }
 
-    /// How a synced write into the active segment is made safe: by a range sync under its policy, but only over space
-    /// that was seen to be written and its own when the segment was opened.
+    /// Method that makes a synced write into the active segment safe: a range sync under its policy, but only over
+    /// space that was already written and its own when the segment was opened.
     pub(super) fn how_to_sync(&self) -> SyncBy {
         let in_place = self.active.as_ref().is_some_and(|a| a.in_place);
         match self.config.policy {
@@ -94,11 +95,12 @@ impl Committer {
         }
     }
 
-    /// Starts a sync, a vouch, or says until when there is nothing to do.
+    /// Starts a sync or a commit marker, or returns the time until which there is nothing to do.
     pub(super) fn sync_or_wait(&mut self, now: Moment, deadline: Option<u64>) -> Step {
         let mut until = deadline;
         if let (Some((max_delay, _)), true) = (self.config.policy.grouping(), self.writes > 0) {
-            // Someone keeps the time while a write is slow: what gathers meanwhile may be due for one of its own.
+            // A thread checks the time while a write is slow: the open batch may meanwhile be due for a separate
+            // write.
             let tick = now.boot_ns + (max_delay.as_nanos() as u64).max(1_000_000);
             until = Some(until.map_or(tick, |u| u.max(now.boot_ns).min(tick)));
         }
@@ -145,7 +147,7 @@ impl Committer {
         Step::Wait(until)
     }
 
-    /// Before the interval is over: somebody asked, or so much is unsynced that sealing the segment would stall on it.
+    /// True before the interval is over: a caller asked, or the unsynced bytes would stall the sealing of the segment.
     pub(super) fn wants_early_sync(&self) -> bool {
         self.sync_target > self.watermarks.durable || self.unsynced_bytes >= EARLY_SYNC_BYTES
     }
@@ -157,7 +159,7 @@ impl Committer {
         self.unsynced_bytes = 0;
         self.syncing = self.unsynced.take();
         let file = active.files.last().expect("one more file than writes in flight").clone();
-        // Read before the sync starts: it covers what had completed by now, and nothing later.
+        // Read before the sync starts: the sync covers only writes that had completed by now.
         let upto = self.watermarks.written;
         let waiting = || self.in_flight.iter().filter(|e| !e.durable && e.batch.end_offset() <= upto).map(|e| e.range);
         let range = match self.how_to_sync() {
@@ -173,7 +175,7 @@ impl Committer {
         let footer = self.active.as_ref().map_or(0, |a| self.footer_len(a));
         let Some(active) = self.active.as_mut() else { return Step::Wait(None) };
         if !active.fits(crate::format::batch::LEN as u64, false, footer) {
-            active.stored_watermarks = (watermarks.written, watermarks.durable); // no room: the footer will vouch
+            active.stored_watermarks = (watermarks.written, watermarks.durable); // no room: the footer stores them
             return self.sync_or_wait(now, None);
         }
         let Some(slot) = self.free_files.pop() else { return Step::Wait(None) };

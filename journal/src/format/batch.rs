@@ -1,4 +1,4 @@
-//! A batch: what reaches the disk in one write under one checksum.
+//! A batch: the unit that reaches the disk in one write under one checksum.
 //!
 //! ```text
 //!  0 magic "CLBT"       4 header length u16   6 kind u8   7 codec u8
@@ -10,9 +10,9 @@
 //! 72 least record time i64                   80 greatest record time i64
 //! 88 checksum of the body u32                92 checksum of the header u32 (bytes 0..92 and 96..header length)
 //! ```
-//! What must hold: a length is used only after the header's own checksum; "the checksum of a batch" is that of its
-//! header, which covers the body's; a batch of count 0 is control and never chained. After a batch the next one
-//! starts at the following multiple of 64, or at the start of the following block; what lies between is zeroes.
+//! Invariants: a length is used only after the header's own checksum. "The checksum of a batch" is that of its header,
+//! which covers the body's. A batch of count 0 is control and never chained. After a batch the next one starts at the
+//! following multiple of 64, or at the start of the following block; the bytes between are zeroes.
 
 use super::bytes::{i64_at, put, u16_at, u32_at, u64_at};
 use super::checksum::Seed;
@@ -22,14 +22,14 @@ pub const MAGIC: [u8; 4] = *b"CLBT";
 /// Bytes of the header in this version.
 pub const LEN: usize = 96;
 const CRC_AT: usize = 92;
-/// A header longer than this is not believed.
+/// Greatest length of a header; a longer one is rejected.
 const MAX_HEADER: usize = 4096;
 
 /// Records.
 pub const KIND_DATA: u8 = 0;
-/// Vouches for the watermarks in its header; carries nothing, is written over by the next batch.
+/// Commit marker: carries the watermarks in its header and no records; the next batch overwrites it.
 pub const KIND_COMMIT_MARKER: u8 = 2;
-/// [Tombstones](super::tombstone): producers that were forgotten. Control, as it has no records; it stays where it is.
+/// [Tombstones](super::tombstone): forgotten producers. Control, because it has no records; it stays in its place.
 pub const KIND_TOMBSTONES: u8 = 3;
 
 /// The header of a batch.
@@ -57,9 +57,9 @@ pub struct BatchHeader {
     pub written: u64,
     /// The `durable` watermark, likewise.
     pub durable: u64,
-    /// When its first append was taken, real time.
+    /// Time at which its first append was taken, real time.
     pub append_real_ns: i64,
-    /// When it was submitted, boot time.
+    /// Time of its submission, boot time.
     pub append_boot_ns: u64,
     /// Least time of its records.
     pub min_time_ns: i64,
@@ -69,7 +69,7 @@ pub struct BatchHeader {
     pub body_checksum: u32,
 }
 
-/// A header that was read and holds.
+/// A header that was read and is valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decoded {
     /// The fields.
@@ -119,7 +119,7 @@ impl BatchHeader {
         (b, crc)
     }
 
-    /// Reads the header of a batch at `pos`; `None` when there is none that holds.
+    /// Reads the header of a batch at `pos`; `None` when no valid one is there.
     pub fn decode(b: &[u8], seed: &Seed, pos: u64) -> Option<Decoded> {
         if b.len() < LEN || b[..4] != MAGIC {
             return None;
@@ -162,7 +162,7 @@ impl BatchHeader {
 }
 
 impl Decoded {
-    /// Whether the body is the one that the header speaks of.
+    /// Returns true if the body is the one that the header describes.
     pub fn body_holds(&self, seed: &Seed, pos: u64, body: &[u8]) -> bool {
         body.len() == self.header.stored_len as usize
             && seed.sum(pos + self.header_len as u64, &[body]) == self.header.body_checksum

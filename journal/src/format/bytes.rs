@@ -1,4 +1,4 @@
-//! Little-endian fields at fixed places. Out of range is a bug of the caller, who checked the length first.
+//! Little-endian fields at fixed places. Out of range is a bug of the caller, which checks the length first.
 
 pub(super) fn get<const N: usize>(b: &[u8], at: usize) -> [u8; N] {
     let mut out = [0; N];

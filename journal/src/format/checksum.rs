@@ -1,14 +1,14 @@
-//! CRC-32C, plain for what a client computed, seeded for everything of ours.
+//! CRC-32C, plain for the client's checksum, seeded for everything of ours.
 //!
-//! What must hold: no body of a record can imitate a batch, and no byte that a recycled file held before can pass
-//! for one. So every checksum of ours starts from the segment's salt (which never leaves the file), the log id, the
-//! segment number and the position in the file: the same bytes elsewhere have another checksum.
+//! Invariants: no body of a record can imitate a batch, and no old byte of a recycled file can pass for one. So every
+//! checksum of ours starts from the segment's salt (which never leaves the file), the log id, the segment number and
+//! the position in the file: the same bytes elsewhere have another checksum.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
 const CRC: CrcAlgorithm = CrcAlgorithm::Crc32Iscsi;
 
-/// CRC-32C of the bytes alone: what clients send, and what `clad.meta` carries.
+/// CRC-32C of the bytes alone: the checksum that clients send and that `clad.meta` carries.
 pub fn plain(bytes: &[u8]) -> u32 {
     crc_fast::checksum(CRC, bytes) as u32
 }

@@ -8,13 +8,13 @@
 //! 52 what the daemon vouches for (tagged fields, opaque here), up to the header length
 //! .. the payload, opaque here, as the client sent it
 //! ```
-//! What must hold: a chunk is read only inside a body whose checksum held, and still every length is checked.
+//! Invariants: a chunk is read only inside a body with a valid checksum, and still every length is checked.
 
 use super::bytes::{get, put, u16_at, u32_at, u64_at};
 
 /// Bytes of the fixed part.
 pub const FIXED: usize = 52;
-/// Most bytes of vouched fields.
+/// Most bytes of peer metadata.
 pub const PEER_META_BYTES_MAX: usize = 1024;
 
 /// The fields that the journal itself uses.
@@ -26,9 +26,9 @@ pub struct ChunkHeader {
     pub count: u32,
     /// The client's own checksum of the payload.
     pub payload_checksum: u32,
-    /// Who appended.
+    /// Id of the producer.
     pub producer: [u8; 16],
-    /// Who may use that id.
+    /// Owner that may use that id.
     pub owner: u64,
     /// Sequence of the first record.
     pub first_sequence: u64,
@@ -41,7 +41,7 @@ pub struct ChunkHeader {
 pub struct Chunk<'a> {
     /// The fixed part.
     pub header: ChunkHeader,
-    /// What the daemon vouches for.
+    /// Peer metadata from the daemon.
     pub peer_meta: &'a [u8],
     /// The records.
     pub payload: &'a [u8],

@@ -1,8 +1,8 @@
-//! The footer: what proves a segment, and what spares a start from reading it.
+//! The footer: it proves a segment, and saves a start from reading it.
 //!
 //! Written only after the segment's data is synced, under every policy, and synced before `durable` passes into the
-//! next segment. So a footer that holds proves every batch it covers. It starts on a block, ends the file, and the
-//! last 32 bytes of the file lead back to it:
+//! next segment. So a valid footer proves every batch it covers. It starts on a block, ends the file, and the last 32
+//! bytes of the file lead back to it:
 //!
 //! ```text
 //! head (96 bytes)   0 magic "CLADFTR\0"   8 length u32 (all of it)   12 sections u16   14 flags u16
@@ -16,8 +16,8 @@
 //! trailer          position of the footer u64, its length u32, checksum of the head u32, zero u32,
 //!                  checksum u32 (of the 20 bytes before), magic "CLADEND\0"
 //! ```
-//! Sections: 1 index, 2 producers, 3 damage, 4 the segment before, 5 supersedes, 6 forgotten, 7 bytes by owner. An unknown one is
-//! skipped.
+//! Sections: 1 index, 2 producers, 3 damage, 4 the segment before, 5 supersedes, 6 forgotten, 7 bytes by owner. An
+//! unknown one is skipped.
 
 use super::bytes::{get, i64_at, put, u16_at, u32_at, u64_at};
 use super::checksum::Seed;
@@ -47,7 +47,7 @@ const OWNER_ENTRY: usize = 16;
 pub struct IndexEntry {
     /// First offset of the batch at `position`.
     pub first_offset: u64,
-    /// Where that batch starts in the file.
+    /// Position of that batch in the file.
     pub position: u64,
     /// Least record time up to the next entry.
     pub min_time_ns: i64,
@@ -55,26 +55,26 @@ pub struct IndexEntry {
     pub max_time_ns: i64,
 }
 
-/// What the log remembers of one producer.
+/// State of one producer in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProducerEntry {
     /// The producer's id.
     pub id: [u8; 16],
-    /// Who may use it.
+    /// Owner that may use it.
     pub owner: u64,
     /// Its epoch.
     pub epoch: u32,
-    /// When it last appended, real time.
+    /// Time of its last append, real time.
     pub last_active_ns: i64,
     /// Its last appends, oldest first.
     pub appends: Vec<StoredRange>,
-    /// Sequences below it were stored, or skipped, so long ago that nothing more is known of them. What is missing from
-    /// there on is not in the log.
+    /// Sequences below it were stored, or skipped, so long ago that nothing more is known of them. A sequence that is
+    /// missing from there on is not in the log.
     pub forgotten_below: u64,
 }
 
 impl ProducerEntry {
-    /// What a footer without a word of it means.
+    /// Value of `forgotten_below` where a footer has none.
     fn usually_forgotten_below(appends: &[StoredRange]) -> u64 {
         appends.first().map_or(0, |r| r.first_sequence)
     }
@@ -101,13 +101,13 @@ pub struct Damage {
 }
 
 impl Damage {
-    /// Whether any of these offsets is in it.
+    /// Returns true if any of these offsets is in it.
     pub fn hits(&self, from: u64, to: u64) -> bool {
         self.from < to && from < self.to
     }
 }
 
-/// Names the segment before, as it was when this one was sealed.
+/// Names the segment before, in its state when this one was sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Before {
     /// Its number.
@@ -131,7 +131,7 @@ pub struct Footer {
     pub first_offset: u64,
     /// One past its last; equal to the first when it holds none.
     pub end_offset: u64,
-    /// Where its batches end in the file.
+    /// End of its batches in the file.
     pub data_end: u64,
     /// Least record time; greater than the greatest when it holds none.
     pub min_time_ns: i64,
@@ -141,28 +141,28 @@ pub struct Footer {
     pub max_append_ns: i64,
     /// Bytes of payload.
     pub payload_bytes: u64,
-    /// Bytes of batches by owner, in the order of the owners; none where it was sealed before footers said it.
+    /// Bytes of batches by owner, in the order of the owners; empty where the footer predates this section.
     pub owners: Vec<(u64, u64)>,
     /// Sparse index.
     pub index: Vec<IndexEntry>,
     /// Live producers at its end.
     pub producers: Vec<ProducerEntry>,
-    /// What could not be read when it was sealed.
+    /// Offsets that could not be read when it was sealed.
     pub damage: Vec<Damage>,
     /// The segment before.
     pub before: Option<Before>,
-    /// Set when this segment repeats, and supersedes, what earlier ones hold from this offset on.
+    /// Set when this segment repeats, and supersedes, the content of earlier ones from this offset on.
     pub supersedes_from: Option<u64>,
 }
 
 impl Footer {
-    /// What is lost, but for what is lost with the segments before, where these are not there (unless it `follows` on the one
-    /// before): that comes back by the hand of who puts their files back, and is welcome.
+    /// Lost offsets, without those lost in missing earlier segments (unless it `follows` on the one before): these come
+    /// back when their files are put back, which is allowed.
     pub fn lost_here(&self, follows: bool) -> impl Iterator<Item = Damage> {
         self.damage.iter().copied().filter(move |lost| follows || lost.from != self.first_offset)
     }
 
-    /// The same by what it says of the segment before it: whether that one was there when it was sealed.
+    /// The same, by its own record of the segment before it: if that one was there when it was sealed.
     pub fn lost_of_its_own(&self) -> impl Iterator<Item = Damage> {
         self.lost_here(self.before.map_or(self.segment == 0, |before| before.number + 1 == self.segment))
     }
@@ -234,7 +234,7 @@ impl Footer {
         (b, head)
     }
 
-    /// Where the footer starts and how long it is, from the last bytes of a file of `file_len` bytes.
+    /// Position and length of the footer, from the last bytes of a file of `file_len` bytes.
     pub fn locate(tail: &[u8], file_len: u64, seed: &Seed) -> Option<(u64, u32)> {
         let at = tail.len().checked_sub(TRAILER)?;
         let t = &tail[at..];
@@ -246,7 +246,7 @@ impl Footer {
         (pos.checked_add(u64::from(len)) == Some(file_len)).then_some((pos, len))
     }
 
-    /// The length of the footer whose head is at `pos`, if there is one that holds.
+    /// The length of the footer whose head is at `pos`; `None` where no valid one is there.
     pub fn peek_len(head: &[u8], seed: &Seed, pos: u64) -> Option<u32> {
         if head.len() < HEAD || head[..8] != MAGIC || seed.sum(pos, &[&head[..92]]) != u32_at(head, 92) {
             return None;
@@ -254,7 +254,7 @@ impl Footer {
         Some(u32_at(head, 8))
     }
 
-    /// Reads a whole footer at `pos`; with it the checksum of its head. `None` when any part of it fails.
+    /// Reads a whole footer at `pos`, with the checksum of its head. `None` when any part of it fails.
     pub fn decode(b: &[u8], seed: &Seed, pos: u64) -> Option<(Self, u32)> {
         let len = Self::peek_len(b, seed, pos)? as usize;
         if b.len() < len || len < HEAD + TRAILER {
@@ -348,7 +348,7 @@ fn decode_index(s: &[u8]) -> Option<Vec<IndexEntry>> {
 const PRODUCER_HEAD: usize = 40;
 const FORGOTTEN_ENTRY: usize = 24;
 
-/// Those of which the first range does not tell it, in the order of the producers.
+/// Encodes the bounds that the first range does not show, in the order of the producers.
 fn encode_forgotten(producers: &[ProducerEntry]) -> Vec<u8> {
     let mut s = Vec::new();
     for p in producers.iter().filter(|p| p.forgotten_below != ProducerEntry::usually_forgotten_below(&p.appends)) {

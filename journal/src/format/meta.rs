@@ -1,7 +1,7 @@
 //! `clad.meta`: the few facts that must be durable before something else may happen.
 //!
-//! Two slots of [`SLOT`] bytes, written in turn, each with a checksum and a generation; the greater generation that
-//! holds is the truth. A slot:
+//! Two slots of [`SLOT`] bytes, written in turn, each with a checksum and a generation; the valid slot with the greater
+//! generation counts. A slot:
 //!
 //! ```text
 //!  0 magic "CLADMETA"   8 version u16   10 flags u16 (1 clean end, 2 a failure was latched, 4 a proof, 8 losses)
@@ -20,8 +20,8 @@ use super::footer::Damage;
 
 /// First bytes of a slot.
 pub const MAGIC: [u8; 8] = *b"CLADMETA";
-/// The newest version that this clad reads: of a slot with losses. One with a proof alone is written as version 2, one with
-/// neither as version 1.
+/// The newest version that this clad reads: of a slot with losses. A slot with a proof alone is written as version 2,
+/// one with neither as version 1.
 pub const VERSION: u16 = 3;
 /// Bytes of a slot.
 pub const SLOT: usize = 32 * 1024;
@@ -29,9 +29,9 @@ const HEAD: usize = 80;
 const EPOCH: usize = 12;
 const PROOF: usize = 32;
 const RANGE: usize = 16;
-/// Ranges of lost offsets that a slot remembers; where there are more, the lowest are forgotten: the footers name them.
+/// Ranges of lost offsets in a slot; of more, the lowest are forgotten, because the footers name them.
 pub const MAX_LOST: usize = 128;
-/// Epochs that a slot remembers; older ones are forgotten, and their cursors are then unknown. An earlier clad kept more: they
+/// Epochs in a slot; older ones are forgotten, and their cursors are then unknown. An earlier clad stored more: they
 /// are read, and the oldest forgotten.
 pub const MAX_EPOCHS: usize = (SLOT - HEAD - (4 + MAX_LOST * RANGE) - PROOF - 4) / EPOCH;
 /// No segment was put to use yet.
@@ -46,27 +46,27 @@ pub struct EpochStart {
     pub first_offset: u64,
 }
 
-/// How far the log had come: at its clean end, or as a start found it proven.
+/// Progress of the log: at its clean end, or as a start found it proven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Proof {
     /// Everything below was durable.
     pub durable: u64,
     /// Everything below was written, under this boot.
     pub written: u64,
-    /// That boot.
+    /// Id of that boot.
     pub boot_id: [u8; 16],
 }
 
-/// What `clad.meta` says.
+/// Content of `clad.meta`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meta {
     /// Rises with every write.
     pub generation: u64,
-    /// Made with the log.
+    /// Id of the log, made with it.
     pub log_id: [u8; 16],
     /// The log ended cleanly: everything acknowledged is below footers.
     pub clean: bool,
-    /// A write or a sync failed, and the log was not recovered since.
+    /// A write or a sync failed, and the log was not recovered since then.
     pub latched: bool,
     /// Segments below this were removed by retention.
     pub lowest_segment: u64,
@@ -74,24 +74,23 @@ pub struct Meta {
     pub lowest_offset: u64,
     /// The greatest segment that may hold a batch, or [`NONE`].
     pub highest_segment: u64,
-    /// When the log was made.
+    /// Time when the log was made.
     pub created_ns: i64,
-    /// The log must not go on in an epoch below this one; 0: any. A start that found records lost writes it before it
-    /// changes anything: should it be cut, the next one finds what it has sealed, and no damage. So does a `repair` before it seals:
-    /// a start that finds it asks the footers what was given up.
+    /// The log must not resume in an epoch below this one; 0: any. A start that found lost records writes it before any
+    /// change. If that start is cut, the next one then finds its sealed segments, and no damage. A `repair` writes it
+    /// before it seals too: a start that finds it asks the footers for the abandoned offsets.
     pub least_epoch: u32,
-    /// Where a clean end was; or what proves the damage that a start has found. That one writes it before it changes anything:
-    /// what proved it so far may lie where the footer goes, and should the start be cut, the next one must come to the same
-    /// damage.
+    /// Place of a clean end; or the proof of the damage that a start has found. The start writes it before any change:
+    /// the earlier proof may lie where the footer goes. If the start is cut, the next one must find the same damage.
     pub proof: Option<Proof>,
-    /// Offsets that were told to be lost though their segment is there: in order, none touches another. What a segment without
-    /// a footer holds of them is not in the log, whatever the device gives of it later.
+    /// Offsets that were reported as lost though their segment is there: in order, none touches another. In a segment
+    /// without a footer they are not in the log, whatever the device returns for them later.
     pub lost: Vec<Damage>,
     /// All epochs that are remembered, oldest first; never empty.
     pub epochs: Vec<EpochStart>,
 }
 
-/// Why a slot cannot be used.
+/// The reason why a slot cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MetaError {
     /// Torn, damaged, or never written.
@@ -106,19 +105,19 @@ pub enum MetaError {
 }
 
 impl Meta {
-    /// The epoch that appends are made in.
+    /// The current epoch for appends.
     pub fn epoch(&self) -> u32 {
         self.epochs.last().map_or(0, |e| e.epoch)
     }
 
-    /// Where that began.
+    /// Start of that epoch.
     pub fn epoch_start(&self) -> EpochStart {
         self.epochs.last().copied().unwrap_or(EpochStart { epoch: 0, first_offset: 0 })
     }
 
-    /// Where the first epoch behind this one began: from there on nothing that was given in it, or before, is in the log.
+    /// Start of the first epoch after this one: from there on nothing that was given in it, or before, is in the log.
     pub fn end_of(&self, epoch: u32) -> Option<u64> {
-        // Epoch 0 was never in force: it stands in a header that was made anew.
+        // Epoch 0 was never in force: it is in a header that was made again.
         self.epochs.iter().filter(|e| epoch > 0 && e.epoch > epoch).map(|e| e.first_offset).min()
     }
 
@@ -132,7 +131,7 @@ impl Meta {
         self.epochs.push(EpochStart { epoch, first_offset });
     }
 
-    /// Notes that these offsets were told to be lost.
+    /// Notes that these offsets were reported as lost.
     pub fn lose(&mut self, gone: Damage) {
         if gone.from >= gone.to {
             return;
@@ -151,14 +150,14 @@ impl Meta {
         self.lost.drain(..too_many);
     }
 
-    /// Whether these offsets are noted, or were and are forgotten.
+    /// Returns true if these offsets are noted, or were and are forgotten.
     pub fn knows_lost(&self, gone: Damage) -> bool {
         let from = gone.from.max(self.lowest_offset);
         let forgotten = self.lost.len() >= MAX_LOST && self.lost.first().is_some_and(|lowest| gone.to < lowest.from);
         forgotten || from >= gone.to || self.lost.iter().any(|known| known.from <= from && gone.to <= known.to)
     }
 
-    /// Retention has passed the segments and the offsets below.
+    /// Notes that retention has passed the segments and the offsets below.
     pub fn pass(&mut self, lowest_segment: u64, lowest_offset: u64) {
         (self.lowest_segment, self.lowest_offset) = (lowest_segment, lowest_offset);
         self.lost.retain(|lost| lost.to > lowest_offset);
@@ -220,7 +219,7 @@ impl Meta {
         if b.len() < HEAD + 4 || b[..8] != MAGIC {
             return Err(MetaError::Damaged);
         }
-        // Magic, version, length and the place of the checksum are the same in every version: a flipped bit in the
+        // Magic, version, length and the place of the checksum are the same in every version. So a flipped bit in the
         // version of one slot is damage of that slot, not a newer clad.
         let len = u32_at(b, 12) as usize;
         if !(HEAD + 4..=b.len()).contains(&len) || plain(&b[..len - 4]) != u32_at(b, len - 4) {
@@ -307,7 +306,7 @@ mod tests {
         }
     }
 
-    /// An older clad reads what it knows, and refuses the rest by its number.
+    /// An older clad reads the versions that it knows, and refuses others by their number.
     #[test]
     fn a_slot_has_the_version_of_what_is_in_it() {
         let (proof, lost) = (example().proof, example().lost);
@@ -348,7 +347,7 @@ mod tests {
         assert_eq!(Meta::decode(&meta.encode()), Ok(meta), "the fullest slot of all");
     }
 
-    /// As many as a slot held before anything else was in it.
+    /// As many as a slot held before it had any other content.
     #[test]
     fn more_epochs_of_an_earlier_version_are_read_and_the_oldest_forgotten() {
         for count in [MAX_EPOCHS + 1, 2721, 2723] {

@@ -1,9 +1,9 @@
-//! What lies on the disk, byte by byte. `docs/FORMAT.md` says the same for a reader in another language, and the
-//! golden files in `journal/tests/golden/` hold both to it.
+//! The format on the disk, byte by byte. `docs/FORMAT.md` has the same for a reader in another language, and the golden
+//! files in `journal/tests/golden/` check both against it.
 //!
-//! What must hold for every part: little-endian, explicit offsets, no serializer; a length is believed only once the
-//! checksum that covers it holds; what is unknown and not marked incompatible is skipped; decoding never panics and
-//! never allocates more than the bytes it was given.
+//! Invariants for every part: little-endian, explicit offsets, no serializer; a length is used only after the checksum
+//! that covers it is valid. Unknown parts that are not marked incompatible are skipped. Decoding never panics and never
+//! allocates more than the bytes it was given.
 
 pub mod batch;
 mod bytes;
@@ -21,10 +21,10 @@ pub const ALIGN: u64 = 64;
 pub const META_NAME: &str = "clad.meta";
 /// The file whose lock keeps two daemons apart.
 pub const LOCK_NAME: &str = "clad.lock";
-/// Where recovery puts what it sets aside.
+/// Folder for files that recovery quarantines.
 pub const QUARANTINE: &str = "quarantine";
 
-/// Rounds up to where the next batch may start.
+/// Rounds up to the next possible start of a batch.
 pub fn align(pos: u64) -> u64 {
     pos.next_multiple_of(ALIGN)
 }

@@ -14,8 +14,8 @@ pub const VERSION: u16 = 1;
 pub const LEN: usize = 128;
 const CRC_AT: usize = 124;
 
-/// What the file of a segment held before, under another number: its batches and its footer are stale bytes behind the
-/// end of the data, until the segment is sealed.
+/// Former content of a segment's file, under another number: its batches and its footer are stale bytes behind the end
+/// of the data, until the segment is sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Former {
     /// The number that it had.
@@ -31,7 +31,7 @@ pub struct SegmentHeader {
     pub compatible: u64,
     /// Bits that a reader may ignore and a writer must know.
     pub read_only_compatible: u64,
-    /// Bits that everybody must know.
+    /// Bits that every program must know.
     pub incompatible: u64,
     /// The log that it belongs to.
     pub log_id: [u8; 16],
@@ -39,13 +39,13 @@ pub struct SegmentHeader {
     pub number: u64,
     /// The epoch of every batch in it.
     pub epoch: u32,
-    /// Where batches start, and what direct writes cover.
+    /// Start of the batches, and the unit of direct writes.
     pub block_size: u32,
     /// 64 random bits that never leave the file.
     pub salt: u64,
-    /// The boot under which it was made ready.
+    /// The boot in which it was made ready.
     pub boot_id: [u8; 16],
-    /// When it was made ready, nanoseconds since the Unix epoch.
+    /// Time when it was made ready, nanoseconds since the Unix epoch.
     pub created_ns: i64,
     /// Bytes prepared for it.
     pub capacity: u64,
@@ -53,7 +53,7 @@ pub struct SegmentHeader {
     pub former: Option<Former>,
 }
 
-/// Why the first block of a file is no header of ours.
+/// The reason why the first block of a file is no header of ours.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
     /// Nothing there, or another program's file.
@@ -133,7 +133,7 @@ impl SegmentHeader {
             capacity: u64_at(b, 104),
             former: former(u64_at(b, 56), u32_at(b, 112), u64_at(b, 116)),
         };
-        // These fields and the checksum have the same places in every version, so that damage is told from a newer clad.
+        // These fields and the checksum have the same places in every version: damage is distinct from a newer clad.
         if header.seed().sum(0, &[&b[..CRC_AT]]) != u32_at(b, CRC_AT) {
             return Err(HeaderError::Checksum);
         }
@@ -151,7 +151,7 @@ impl SegmentHeader {
         Ok(header)
     }
 
-    /// Whether this version may write to the segment (recover it), not only read it.
+    /// Checks that this version may write to the segment (recover it), not only read it.
     ///
     /// # Errors
     /// [`HeaderError::Feature`] when a bit is set that a writer must know.
@@ -167,13 +167,13 @@ impl SegmentHeader {
         Seed::new(self.salt, &self.log_id, self.number)
     }
 
-    /// The start of every checksum in what the file held before.
+    /// The start of every checksum in the former content of the file.
     pub fn former_seed(&self) -> Option<Seed> {
         self.former.map(|f| Seed::new(f.salt, &self.log_id, f.number))
     }
 
-    /// A file can come back only after more segments than a number of 32 bits counts, or with what is no earlier one:
-    /// then 0, which names none.
+    /// Distance to the former number; 0, which names none, where it does not fit 32 bits or the former number is not
+    /// earlier.
     fn numbers_since(&self, former: Former) -> u32 {
         self.number.checked_sub(former.number).and_then(|n| u32::try_from(n).ok()).unwrap_or(0)
     }

@@ -1,12 +1,12 @@
-//! Tombstones: the log's word that a producer was forgotten.
+//! Tombstones: the log's record that a producer was forgotten.
 //!
 //! ```text
 //! the body of a batch of kind [`KIND_TOMBSTONES`](super::batch::KIND_TOMBSTONES), count 0:
 //!  0 producer id    16 offset u64: everything of that producer below it is forgotten    (24 bytes each)
 //! ```
-//! What must hold: a tombstone says the same wherever it lies and however often it is read; a later life of the producer
-//! begins at or above its offset, and is not touched. A body is read only after its checksum held; what remains behind the
-//! last whole entry is ignored.
+//! Invariants: a tombstone means the same wherever it lies and however often it is read. A later life of the producer
+//! begins at or above its offset, and is not touched. A body is read only after its checksum is valid; bytes behind the
+//! last whole entry are ignored.
 
 use super::bytes::{get, u64_at};
 
@@ -16,7 +16,7 @@ pub const LEN: usize = 24;
 /// A producer that was forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tombstone {
-    /// Who.
+    /// Id of the producer.
     pub producer: [u8; 16],
     /// Below this offset nothing of it is remembered.
     pub below: u64,

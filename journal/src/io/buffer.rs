@@ -1,8 +1,8 @@
 //! Owned memory aligned for direct I/O.
 //!
-//! What must hold: the start is aligned to [`ALIGN`], the capacity is a multiple of it, every byte up to the capacity
-//! is initialised (so that a length can be set without reading what was never written), and the memory moves with
-//! the value: nobody else holds a pointer to it.
+//! Invariants: the start is aligned to [`ALIGN`] and the capacity is a multiple of it. Every byte up to the capacity is
+//! initialised, so a length can be set without a read of uninitialised memory. The memory moves with the value: nothing
+//! else holds a pointer to it.
 #![allow(unsafe_code)] // raw allocation with an alignment that `Vec` cannot ask for
 
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// Alignment of every buffer: the page, which satisfies every device's `dio_mem_align`.
 pub(crate) const ALIGN: usize = 4096;
-/// A huge page: what is as large and begins on one may be one piece of memory to the device.
+/// A huge page: a buffer at least this large that begins on one may be one piece of memory to the device.
 const HUGE: usize = 2 << 20;
 
 /// An owned, aligned, growable byte buffer.
@@ -21,13 +21,13 @@ pub struct IoBuf {
     ptr: NonNull<u8>,
     capacity: usize,
     len: usize,
-    /// Which of a ring's registered buffers this memory is. Memory that is allocated anew is none.
+    /// Number among the ring's registered buffers. `None` for memory that was allocated later.
     registered: Option<u16>,
-    /// Whose memory it is a part of, where it is not its own.
+    /// The arena that this memory is a part of; `None` where the memory is its own.
     arena: Option<Arc<Arena>>,
 }
 
-/// Memory that several buffers have their parts of; it ends with the last of them.
+/// Memory that several buffers share, each with its own part; the last of them frees it.
 struct Arena {
     ptr: NonNull<u8>,
     layout: Layout,
@@ -54,8 +54,8 @@ impl IoBuf {
         Self { ptr, capacity, len: 0, registered: None, arena: None }
     }
 
-    /// So many buffers of so many zeroes each, side by side in one piece of memory, in huge pages where the kernel has them:
-    /// to the device each is one piece then, where it would be one for every page.
+    /// `number` buffers of `capacity` zeroes each, side by side in one piece of memory, in huge pages where the kernel
+    /// has them. Each buffer is then one piece to the device, instead of one for every page.
     pub(crate) fn row(number: usize, capacity: usize) -> Vec<Self> {
         let capacity = capacity.max(1).next_multiple_of(ALIGN);
         let all = capacity.checked_mul(number.max(1)).expect("less than the memory there is");
@@ -65,7 +65,7 @@ impl IoBuf {
         let Some(ptr) = NonNull::new(unsafe { alloc(layout) }) else { handle_alloc_error(layout) };
         let arena = Arc::new(Arena { ptr, layout });
         if align == HUGE {
-            // SAFETY: these are whole pages of ours, and the advice changes no byte. Where it is refused, small pages do.
+            // SAFETY: these are whole pages of ours; the advice changes no byte. Where it is refused, small pages do.
             unsafe { libc::madvise(ptr.as_ptr().cast(), size, libc::MADV_HUGEPAGE) };
         }
         let part = |number: usize| {
@@ -92,7 +92,7 @@ impl IoBuf {
         buf
     }
 
-    /// Which of a ring's registered buffers this is.
+    /// Number among the ring's registered buffers.
     pub(super) fn registered(&self) -> Option<u16> {
         self.registered
     }
@@ -251,7 +251,7 @@ mod tests {
         }
     }
 
-    /// Counted, because it is what makes the difference: the device is given one piece for each page that stands alone.
+    /// Counted, because the faults make the difference: the device gets one piece for each page that stands alone.
     #[test]
     fn a_row_of_buffers_is_in_huge_pages_where_the_kernel_has_them() {
         let said = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();

@@ -1,17 +1,17 @@
-//! What a log stands on: the file system of its folder, how that is mounted, and every device below it.
+//! The base of a log: the file system of its folder, its mount, and every device below it.
 //!
-//! What must hold:
+//! Invariants:
 //! - **Down to the last leaf.** A partition leads to its disk, a mapped or RAID device to every slave, a loop device
 //!   through its backing file to the file system that holds it, and on from there; a btrfs to all its members. The
 //!   walk is bounded ([`MAX_DEPTH`], [`MAX_DEVICES`]) and goes into nothing twice, so that no cycle holds it.
-//! - **What cannot be resolved counts as volatile and is said** in [`Substrate::notes`]; nothing here fails, because
-//!   a daemon that knows too little must still start and promise less.
-//! - **Nothing is believed that a kernel interface does not say.** And what it says can be wrong: a hypervisor may
-//!   report a cache that it does not have, or hide one that it has ([`Substrate::hypervisor`] is the hint for that).
+//! - **A device that cannot be resolved counts as volatile and is reported** in [`Substrate::notes`]. Nothing here
+//!   fails, because a daemon with missing facts must still start and promise less.
+//! - **Only facts from a kernel interface count.** They can be wrong: a hypervisor may report a cache that does not
+//!   exist, or hide one that does ([`Substrate::hypervisor`] is the hint for that).
 //! - **Files only.** All knowledge comes from `/proc` and `/sys`, whose roots are injected, and from [`Facts`] about
 //!   single paths, which are injected too; so the tests build machines that they do not have.
 //!
-//! What follows from the findings is decided in one place, `durability_class.rs`: which ack levels are honest here.
+//! The consequences are decided in one place, `durability_class.rs`: which ack levels are honest here.
 
 mod durability_class;
 mod mounts;
@@ -34,10 +34,10 @@ pub use range::{RangeGrounds, RangeRefusal};
 pub const MAX_DEPTH: usize = 16;
 /// Devices that the walk looks at.
 pub const MAX_DEVICES: usize = 256;
-/// The least block that a direct write covers, whatever a device says.
+/// The least block that a direct write covers, whatever a device reports.
 pub const MIN_BLOCK: u32 = 4096;
 
-/// Where the kernel's files are; tests put their own trees here.
+/// Roots of the kernel's files; tests use their own trees here.
 #[derive(Clone, Debug)]
 pub struct Roots {
     /// `/proc`
@@ -52,7 +52,7 @@ impl Default for Roots {
     }
 }
 
-/// What the kernel says about one path.
+/// The kernel's facts about one path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     /// Device number of the file system that holds it; anonymous ones have major 0.
@@ -63,20 +63,20 @@ pub struct Facts {
     pub mount_id: Option<u64>,
     /// The file system's magic number.
     pub magic: Option<u64>,
-    /// What a direct write here must be aligned to; `Some(0)` where there is no direct I/O.
+    /// Alignment of a direct write here; `Some(0)` where there is no direct I/O.
     pub direct_align: Option<u32>,
 }
 
-/// What a folder stands on.
+/// The mount, file systems and devices below a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Substrate {
     /// Type of the file system as mountinfo names it (`ext4`, `fuse.sshfs`), or a name for its magic number.
     pub filesystem: String,
-    /// Where it is mounted.
+    /// Path of the mount.
     pub mount_point: PathBuf,
     /// Options of this mount, then those of the file system.
     pub mount_options: Vec<String>,
-    /// Whether the file system shows a journal; asked of ext4 alone, which may have none.
+    /// True if the file system shows a journal; checked for ext4 alone, which may have none.
     pub journaled: Option<bool>,
     /// File systems further below: those that hold a loop device's file, or the upper folder of an overlay.
     pub below: Vec<Layer>,
@@ -85,11 +85,11 @@ pub struct Substrate {
     /// The block that a direct write must cover whole: a power of two, at least [`MIN_BLOCK`], the direct-I/O
     /// alignment, and the physical block of every device.
     pub block_size: u32,
-    /// Whether the file system says that it has direct I/O; `None` where it does not say.
+    /// True if the file system reports direct I/O; `None` where it reports nothing.
     pub direct_io: Option<bool>,
-    /// Whether this looks like a virtual machine, whose word about caches is the host's word.
+    /// True if this looks like a virtual machine: the host then decides what is reported about caches.
     pub hypervisor: bool,
-    /// What could not be found out, and what is odd; one sentence each.
+    /// Facts that could not be found out, and oddities; one sentence each.
     pub notes: Vec<String>,
 }
 
@@ -98,7 +98,7 @@ pub struct Substrate {
 pub struct Layer {
     /// Type, as mountinfo names it.
     pub filesystem: String,
-    /// Where it is mounted.
+    /// Path of the mount.
     pub mount_point: PathBuf,
     /// Options of the mount, then those of the file system.
     pub mount_options: Vec<String>,
@@ -111,27 +111,27 @@ pub struct Device {
     pub name: String,
     /// Major and minor number.
     pub number: (u32, u32),
-    /// What it is.
+    /// Its kind.
     pub kind: DeviceKind,
     /// No further device was found below it.
     pub leaf: bool,
-    /// What it says about a cache that a power cut empties.
+    /// Its report about a cache that a power cut empties.
     pub write_cache: WriteCache,
-    /// Whether it writes single requests through its cache.
+    /// True if it writes single requests through its cache.
     pub fua: bool,
-    /// Bytes that it writes without reading; 0 where it does not say.
+    /// Bytes that it writes without reading; 0 where it reports none.
     pub physical_block: u32,
-    /// Bytes that it can address; 0 where it does not say.
+    /// Bytes that it can address; 0 where it reports none.
     pub logical_block: u32,
-    /// Whether it says that it turns; virtual disks say so freely.
+    /// True if it reports that it rotates; virtual disks often report so wrongly.
     pub rotational: bool,
-    /// The model that it names, or the driver behind it (`virtio`).
+    /// The model that it reports, or the driver behind it (`virtio`).
     pub model: Option<String>,
-    /// Why a flush that arrives here may go no further down.
+    /// The reason why a flush that arrives here may go no further down.
     pub stops_flush: Option<FlushStop>,
 }
 
-/// What a block device is.
+/// Kind of a block device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceKind {
     /// A disk of any kind.
@@ -144,7 +144,7 @@ pub enum DeviceKind {
     Mapped,
     /// Software RAID.
     Raid,
-    /// Another device that stands on devices (bcache).
+    /// Another device on top of devices (bcache).
     Stacked,
     /// A disk at the other end of a network (nbd, rbd, drbd).
     Network,
@@ -154,38 +154,38 @@ pub enum DeviceKind {
     Unknown,
 }
 
-/// What a device says about its volatile write cache.
+/// A device's report about its volatile write cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteCache {
     /// It has one: only a flush makes writes safe.
     WriteBack,
-    /// It says that completed writes are safe.
+    /// It reports that completed writes are safe.
     WriteThrough,
-    /// It does not say; counts as volatile.
+    /// It reports nothing; counts as volatile.
     Unknown,
 }
 
-/// Why a flush ends at a device although what lies below needs it.
+/// The reason why a flush ends at a device although a layer below needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlushStop {
     /// It reports write through, so the kernel sends it no flushes, and something below has a volatile cache.
     CacheBelow,
-    /// The drive says write back, the kernel was told write through: somebody set it so.
+    /// The drive reports write back, but the kernel is set to write through: somebody overrode it.
     Overridden,
     /// A loop device without flushes whose file lies in the page cache.
     PageCache,
 }
 
 impl Substrate {
-    /// Bytes written anew cheaper over written zeroes than over plain allocation: ext4 and xfs only. (ext2 and ext3
-    /// share ext4's magic number and are told apart by the type of the mount.)
+    /// True if a rewrite over written zeroes is cheaper than over plain allocation: ext4 and xfs only. (ext2 and ext3
+    /// share ext4's magic number; the type of the mount distinguishes them.)
     pub fn zeroing_pays(&self) -> bool {
         matches!(self.filesystem.as_str(), "ext4" | "xfs")
     }
 
-    /// Why completed writes may still be lost to a power cut unless they are flushed; `None` only if every leaf says
-    /// write through and nothing on the way is a file or unknown. (What stands on other devices completes a write when
-    /// they have; it is they that have caches.)
+    /// The reason why a power cut may still lose completed writes unless they are flushed. `None` only if every leaf
+    /// reports write through and nothing on the way is a file or unknown. (A device on top of others completes a write
+    /// after they do; the caches are in them.)
     pub fn volatile_cache(&self) -> Option<String> {
         if self.devices.is_empty() {
             return Some(format!("{} names no device", self.filesystem));
@@ -263,7 +263,7 @@ impl fmt::Display for WriteCache {
     }
 }
 
-/// Names this boot of the machine; `None` where `/proc` does not say.
+/// Id of this boot of the machine; `None` where `/proc` has none.
 pub fn boot_id() -> Option<[u8; 16]> {
     boot_id_in(&Roots::default())
 }
@@ -282,7 +282,7 @@ fn boot_id_in(roots: &Roots) -> Option<[u8; 16]> {
     Some(id)
 }
 
-/// Looks at what a folder stands on. A folder that is not there yet is judged by the nearest one above it.
+/// Finds the base of a folder. A folder that does not exist yet is judged by the nearest one above it.
 pub fn discover(dir: &Path) -> Substrate {
     let absolute = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
     let existing = absolute.ancestors().find_map(|d| fs::canonicalize(d).ok());
@@ -309,7 +309,7 @@ fn look(path: &Path) -> Option<Facts> {
     })
 }
 
-/// Only a plain file tells its alignment, so one without a name is made for the question.
+/// Alignment of a direct write. Only a plain file reports it, so this makes one without a name.
 fn direct_align(dir: &Path) -> Option<u32> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let file = rustix::fs::open(dir, flags, Mode::from_raw_mode(0o600)).ok()?;

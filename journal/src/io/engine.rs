@@ -1,19 +1,18 @@
-//! What issues the writes, why, and what had to be done without.
+//! The engine that issues the writes, the reason for it, and its fallbacks.
 //!
-//! What must hold: every engine keeps the same promises (`journal/tests/engines`), so that the choice is one of speed
-//! alone and may always fall back; a fallback is never silent: it has a reason of a fixed set, a text with a remedy, and
-//! is told to whoever opened the storage, once for each reason.
+//! Invariants: every engine keeps the same promises (`journal/tests/engines`), so the choice concerns speed alone and
+//! may always fall back. A fallback is never silent: it has a reason of a fixed set and a text with a remedy. It is
+//! reported to the opener of the storage, once for each reason.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What issues the writes.
+/// Engine that issues the writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
     /// Threads that block in the system call.
     Blocking,
-    /// One thread with an io_uring keeps several writes in flight; a thread that blocks makes the write of an empty
-    /// queue.
+    /// One thread with an io_uring keeps several writes in flight; a blocking thread makes the write of an empty queue.
     Uring,
 }
 
@@ -27,19 +26,19 @@ impl Engine {
     }
 }
 
-/// What is asked for.
+/// The engine that is asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EngineWish {
     /// [`choose`] decides.
     #[default]
     Auto,
-    /// io_uring; where it is not to be had, threads, and a warning.
+    /// io_uring; where it is not available, threads, and a warning.
     Uring,
     /// Threads.
     Blocking,
 }
 
-/// Why a slower way was taken.
+/// The reason for a slower way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FallbackReason {
     /// The file system has no direct I/O: writes go through the page cache.
@@ -54,12 +53,12 @@ pub enum FallbackReason {
     Memlock,
 }
 
-/// One way that was not to be had.
+/// One way that was not available.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fallback {
-    /// Of which kind.
+    /// Its reason.
     pub reason: FallbackReason,
-    /// What was found, what is done instead, and what would change it.
+    /// The finding, the replacement, and the remedy.
     pub text: String,
 }
 
@@ -86,15 +85,15 @@ impl fmt::Display for Fallback {
 /// The engine in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineReport {
-    /// Which.
+    /// Its kind.
     pub engine: Engine,
-    /// Why this one.
+    /// The reason for this engine.
     pub why: String,
-    /// What had to be done without.
+    /// Ways that were not available.
     pub fallbacks: Vec<Fallback>,
 }
 
-/// Told of each fallback when it is found.
+/// Called with each fallback when it is found.
 pub type OnFallback = Arc<dyn Fn(&Fallback) + Send + Sync>;
 
 /// The fallbacks of one storage.
@@ -108,7 +107,7 @@ impl Fallbacks {
         Self { found: Mutex::default(), on_fallback }
     }
 
-    /// Notes one, and tells it if it is the first of its reason.
+    /// Notes a fallback, and reports it if it is the first of its reason.
     pub(super) fn add(&self, fallback: Fallback) {
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         if !found.iter().any(|f| f.reason == fallback.reason) {
@@ -123,10 +122,10 @@ impl Fallbacks {
     }
 }
 
-/// What the choice rests on.
+/// Grounds of the choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grounds {
-    /// What is asked for.
+    /// The engine that is asked for.
     pub wish: EngineWish,
     /// Writes go around the page cache here.
     pub direct: bool,
@@ -134,17 +133,17 @@ pub struct Grounds {
     pub in_flight: usize,
 }
 
-/// Which engine is tried, and why. `docs/BENCHMARKS.md` has the figures.
+/// Chooses the engine to try, with the reason. `docs/BENCHMARKS.md` has the figures.
 pub fn choose(grounds: &Grounds) -> (Engine, &'static str) {
     match *grounds {
         Grounds { wish: EngineWish::Uring, .. } => (Engine::Uring, "asked for"),
         Grounds { wish: EngineWish::Blocking, .. } => (Engine::Blocking, "asked for"),
-        // Each goes through one lock of the inode, in the kernel's own threads: slower than threads of ours.
+        // Each goes through one lock of the inode, in the kernel's own threads: slower than our threads.
         Grounds { direct: false, .. } => (Engine::Blocking, "writes go through the page cache here, one at a time"),
         Grounds { in_flight: 0..=1, .. } => {
             (Engine::Blocking, "one write in flight at a time, for which a ring gains nothing")
         }
-        // The kernel ends a synced write of a ring in a worker of its own, which costs more than a thread of ours does.
+        // The kernel ends a synced write of a ring in a worker of its own, which costs more than one of our threads.
         _ => (Engine::Blocking, "threads were measured faster at every depth that is offered"),
     }
 }

@@ -1,7 +1,7 @@
-//! Which blocks a file has, as far as the file system tells (FIEMAP).
+//! Blocks of a file, as far as the file system reports them (FIEMAP).
 //!
-//! What must hold: [`overwrites_in_place`] answers `true` only where the file system says so of every block. An
-//! overwrite of such blocks needs no change of metadata, so that writing back its pages is all that there is to write.
+//! Invariant: [`overwrites_in_place`] returns `true` only where the file system reports it of every block. An overwrite
+//! of such blocks changes no metadata, so a write-back of its pages is sufficient.
 #![allow(unsafe_code)] // an ioctl that no wrapper has
 
 use std::io;
@@ -11,7 +11,7 @@ use rustix::fs::IFlags;
 
 /// `FS_IOC_FIEMAP`, `_IOWR('f', 11, struct fiemap)`
 const FS_IOC_FIEMAP: u32 = 0xC020_660B;
-/// Dirty pages are written back first, so that nothing is still without a place.
+/// Dirty pages are written back first, so that every page has a place.
 const FIEMAP_FLAG_SYNC: u32 = 1;
 /// Extents asked for in one call.
 const EXTENTS_PER_CALL_MAX: usize = 64;
@@ -42,7 +42,7 @@ struct Fiemap {
 
 const _: () = assert!(size_of::<Extent>() == 56 && size_of::<Fiemap>() == 32 + 56 * EXTENTS_PER_CALL_MAX);
 
-/// Whether every block of the first `len` bytes is written and the file's own, and its data is not journaled.
+/// Returns true if every block of the first `len` bytes is written and the file's own, and its data is not journaled.
 pub(super) fn overwrites_in_place(fd: &OwnedFd, len: u64) -> io::Result<bool> {
     // ext4 can journal the data of single files (`chattr +j`); xfs has no such flag.
     if rustix::fs::ioctl_getflags(fd.as_fd()).is_ok_and(|flags| flags.contains(IFlags::JOURNALING)) {
@@ -59,13 +59,13 @@ pub(super) fn overwrites_in_place(fd: &OwnedFd, len: u64) -> io::Result<bool> {
             covered = covered.max(extent.logical + extent.length);
         }
         if covered == before {
-            return Ok(false); // a hole to the end
+            return Ok(false); // a gap to the end
         }
     }
     Ok(true)
 }
 
-/// The extents from `start` on; `None` where the file system does not tell.
+/// The extents from `start` on; `None` where the file system reports none.
 fn ask(fd: &OwnedFd, start: u64, length: u64) -> io::Result<Option<([Extent; EXTENTS_PER_CALL_MAX], usize)>> {
     let mut map = Fiemap {
         start,
@@ -96,7 +96,7 @@ mod tests {
 
     use super::*;
 
-    /// Needs what the journal itself stands on here: a file system that tells of its extents.
+    /// Needs the file system that the journal itself needs here: one that reports its extents.
     #[test]
     fn written_blocks_are_in_place_and_reserved_missing_or_sparse_ones_are_not() {
         let dir = crate::io::real_folder();

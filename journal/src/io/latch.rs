@@ -1,12 +1,11 @@
 //! A file that may be written durably, one call at a time: `write_at`, `write_at_sync`, `sync`, and a latch.
 //!
-//! What must hold:
-//! - **[`LatchedFile::write_at_sync`] promises the bytes of that call alone.** Nothing is said about what other calls
-//!   wrote before. An empty write is a no-op: it writes nothing and syncs nothing.
-//! - **A failure latches.** After a write or sync that failed, the kernel may have marked the pages clean, and a later
-//!   sync would answer success for bytes that are nowhere. So every further write and sync through this file is refused
-//!   with [`Latched`], without asking the kernel, until the file is opened again. The latch sits here, in one place, and
-//!   not at each call.
+//! Invariants:
+//! - **[`LatchedFile::write_at_sync`] promises the bytes of that call alone.** It promises nothing about bytes of other
+//!   calls before. An empty write is a no-op: it writes nothing and syncs nothing.
+//! - **A failure latches.** After a failed write or sync, the kernel may have marked the pages clean, and a later sync
+//!   would return success for lost bytes. So this file refuses every further write and sync with [`Latched`], without a
+//!   system call, until it is opened again. The latch is here, in one place, and not at each call.
 //! - It is the same under every engine: an operation that is handed to a ring goes through the same latch.
 
 use std::fmt;
@@ -16,17 +15,17 @@ use std::sync::{Arc, OnceLock};
 
 use super::{Durability, File, IoBuf, Lock};
 
-/// Why a latched file refuses: what had failed first.
+/// The refusal of a latched file: it names the first failure.
 ///
 /// It comes as the inner error of an [`io::Error`]; [`Latched::of`] finds it there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Latched {
-    /// The failure that was told when it happened.
+    /// The failure that was reported when it happened.
     pub first: String,
 }
 
 impl Latched {
-    /// The refusal in an error, if it is one: nothing was asked of the kernel then.
+    /// The refusal in an error, if it is one: there was no system call then.
     pub fn of(error: &io::Error) -> Option<&Self> {
         error.get_ref()?.downcast_ref()
     }
@@ -56,7 +55,7 @@ impl Latch {
         }
     }
 
-    /// Notes how an operation ended.
+    /// Notes the result of an operation.
     pub fn note(&self, done: io::Result<()>) -> io::Result<()> {
         if let Err(e) = &done {
             self.0.get_or_init(|| Latched { first: e.to_string() });
@@ -80,19 +79,19 @@ impl LatchedFile {
     /// Writes all of `buf` at `pos`; the kernel has it when this returns, the disk may not. Gives the buffer back.
     ///
     /// # Errors
-    /// What the kernel says, which latches; or [`Latched`].
+    /// The kernel's error, which latches; or [`Latched`].
     pub fn write_at(&self, buf: IoBuf, pos: u64) -> (IoBuf, io::Result<()>) {
         File::write_at(self, buf, pos, Durability::Written)
     }
 
-    /// Writes all of `buf` at `pos`; **the bytes of this call** are on stable storage when it returns, and nothing is
-    /// said about any others. An empty buffer is a no-op that syncs nothing. Blocks; the calling thread makes the write.
+    /// Writes all of `buf` at `pos`; **the bytes of this call** are on stable storage when it returns, and no others
+    /// are promised. An empty buffer is a no-op that syncs nothing. Blocks; the calling thread makes the write.
     ///
     /// One `pwritev2` with `RWF_DSYNC`; where the file system refuses that flag, a write and an `fdatasync`, under the
     /// same promise.
     ///
     /// # Errors
-    /// What the kernel says, which latches; or [`Latched`].
+    /// The kernel's error, which latches; or [`Latched`].
     pub fn write_at_sync(&self, buf: IoBuf, pos: u64) -> (IoBuf, io::Result<()>) {
         File::write_at(self, buf, pos, Durability::Synced)
     }
@@ -100,7 +99,7 @@ impl LatchedFile {
     /// Makes every write durable that had completed when this was called (`fdatasync`).
     ///
     /// # Errors
-    /// What the kernel says, which latches; or [`Latched`].
+    /// The kernel's error, which latches; or [`Latched`].
     pub fn sync(&self) -> io::Result<()> {
         self.sync_data()
     }

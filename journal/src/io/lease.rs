@@ -1,8 +1,8 @@
 //! Proof that nobody else has a file open: a write lease.
 //!
-//! What must hold: a lease is given only while no other open file leads to the inode, mappings included, in any
-//! process. While it is held, who opens the file waits, and the holder is told by a signal; that signal is made one
-//! that is ignored by default, because the usual one (SIGIO) ends the process.
+//! Invariants: a lease is given only while no other open file leads to the inode, mappings included, in any process.
+//! While it is held, another opener of the file waits, and a signal notifies the holder. That signal is set to one that
+//! is ignored by default, because the usual one (SIGIO) ends the process.
 #![allow(unsafe_code)] // fcntl commands that no wrapper has
 
 use std::io;
@@ -11,12 +11,12 @@ use std::os::fd::{AsRawFd, OwnedFd};
 /// `F_SETSIG`, which the crate does not name on every libc.
 const F_SETSIG: libc::c_int = 10;
 
-/// What a lease could be taken for.
+/// Result of a request for a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lease {
-    /// Nobody else has it open.
+    /// No other open file.
     Held,
-    /// Somebody has.
+    /// Another open file exists.
     Busy,
     /// This file system gives none, or not to this user.
     Unknown,
@@ -35,7 +35,7 @@ pub(super) fn take(fd: &OwnedFd) -> io::Result<Lease> {
     }
 }
 
-/// Whether the lease is whole: nobody has tried to open the file since it was taken.
+/// Returns true if the lease is whole: no open of the file was tried since it was taken.
 pub(super) fn is_whole(fd: &OwnedFd) -> io::Result<bool> {
     Ok(control(fd, libc::F_GETLEASE, 0)? == libc::F_WRLCK)
 }
@@ -67,7 +67,7 @@ mod tests {
         drop(reader);
         assert_eq!(take(&fd).unwrap(), Lease::Held);
         assert!(is_whole(&fd).unwrap());
-        // Who opens it now waits for the lease to end; this process must not be ended by the signal.
+        // An opener now waits for the end of the lease; the signal must not end this process.
         let late = std::thread::spawn({
             let path = path.clone();
             move || File::open(path).map(drop)

@@ -1,20 +1,20 @@
-//! The storage trait: everything the journal asks of a disk, and nothing else.
+//! The storage trait: all disk operations of the journal, and nothing else.
 //!
-//! What must hold, for every implementation (the operating system here, the simulated disk in `sim/`):
-//! - **Positional and owned.** A write takes its buffer and gives it back with the result, so that an engine which
-//!   hands the memory to the kernel (a ring) can keep it for as long as the kernel does.
+//! Invariants, for every implementation (the operating system here, the simulated disk in `sim/`):
+//! - **Positional and owned.** A write takes its buffer and returns it with the result. So an engine that hands the
+//!   memory to the kernel (a ring) can hold it as long as the kernel does.
 //! - **Several in flight.** Every method takes `&self`; calls on one file from several threads run at once. Nothing
-//!   here orders them: order is the committer's business. Where [`Storage::ring`] has one, operations are begun there
-//!   without a thread for each, on the same files, under the same rules.
+//!   here orders them: the committer does. Where [`Storage::ring`] has one, operations begin there without a thread for
+//!   each, on the same files, under the same rules.
 //! - **Whole or failed.** A short write is continued until all is written; a write of zero bytes is an error
 //!   (`WriteZero`), never a loop. After an error nothing is known about the bytes of that call.
-//! - **A sync promises only what was complete when it was called**, and an error from it is told once per open
-//!   file: who writes several buffered writes at once opens the file once for each (see [`Storage::open`]).
-//! - **A range sync is no sync**: it promises something under conditions alone, which [`File::sync_range`] names.
+//! - **A sync promises only the writes that were complete when it was called**, and returns an error once per open
+//!   file. For several buffered writes at once, open the file once for each (see [`Storage::open`]).
+//! - **A range sync is no sync**: its promise has conditions, which [`File::sync_range`] names.
 //! - **Names are durable only after [`Storage::sync_dir`].**
 //!
-//! Only this folder touches the file system; `unsafe` in this crate lives here alone. Files of the log are never
-//! memory-mapped: a mapping turns a disk error into SIGBUS and lets the kernel write back what it likes.
+//! Only this folder touches the file system; `unsafe` in this crate is here alone. Files of the log are never
+//! memory-mapped: a mapping turns a disk error into SIGBUS and lets the kernel write back any page.
 
 mod buffer;
 pub mod bulk;
@@ -39,7 +39,7 @@ pub use heap::release_free_memory;
 pub use latch::{Latch, Latched, LatchedFile};
 pub use os::{EngineOptions, OsStorage};
 
-/// How a file is opened.
+/// Mode in which a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Reads only, around the page cache where the file system can.
@@ -52,12 +52,12 @@ pub enum Access {
     WriteCached,
 }
 
-/// What a write promises when it returns.
+/// Promise of a write when it returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// The kernel has taken the bytes: they survive the death of the process.
     Written,
-    /// The bytes of this call are on stable storage (`RWF_DSYNC`). Nothing is said about any other bytes.
+    /// The bytes of this call are on stable storage (`RWF_DSYNC`). Nothing is promised about any other bytes.
     Synced,
 }
 
@@ -66,8 +66,8 @@ pub enum Durability {
 pub enum Lock {
     /// Held by every descriptor that writes to a segment, and by readers of sealed segments.
     Shared,
-    /// Taken by recovery before it reads a byte of an unsealed segment: nobody writes any more, not even a dead
-    /// process whose writes the kernel has not finished.
+    /// Taken by recovery before it reads a byte of an unsealed segment: then there is no writer any more, not even a
+    /// dead process whose writes the kernel has not finished.
     Exclusive,
 }
 
@@ -76,13 +76,13 @@ pub enum Lock {
 pub struct Entry {
     /// The name, relative to the folder.
     pub name: String,
-    /// Bytes, as the file system tells them; 0 for what is no plain file.
+    /// Bytes, as the file system reports them; 0 for anything but a plain file.
     pub len: u64,
     /// Plain file, folder, or anything else (sockets live in the same folder by default).
     pub kind: EntryKind,
 }
 
-/// What an [`Entry`] is.
+/// Kind of an [`Entry`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {
     /// A plain file.
@@ -93,16 +93,16 @@ pub enum EntryKind {
     Other,
 }
 
-/// What came of [`Storage::take_over`].
+/// Result of [`Storage::take_over`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TakeOver {
-    /// It has the new name, and nobody else has it open.
+    /// It has the new name, and no other open file leads to it.
     Done,
-    /// It has its old name still: somebody might see its bytes change.
+    /// It still has its old name: its bytes might be seen to change.
     Refused(Witness),
 }
 
-/// Who might see the bytes of a file change.
+/// Evidence that a change of a file's bytes might be seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Witness {
     /// Another open file leads to it, of this process or another one.
@@ -111,10 +111,10 @@ pub enum Witness {
     /// It has another name.
     #[error("it has another link")]
     Linked,
-    /// Not all of it is written space of its own: blocks are shared with a copy or a snapshot, missing, or reserved only.
+    /// Some blocks are not written space of its own: shared with a copy or a snapshot, missing, or reserved only.
     #[error("its blocks are not all its own")]
     Shared,
-    /// The file system does not say.
+    /// The file system does not report it.
     #[error("this file system cannot prove that nobody has it open")]
     Unproven,
 }
@@ -133,14 +133,14 @@ pub trait Storage: Send + Sync + 'static {
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
     /// Removes a file.
     fn remove(&self, name: &str) -> io::Result<()>;
-    /// Renames a file whose bytes are about to be replaced, if nobody else can ever see them change: it has one link,
-    /// every block of its length is written and shared with nobody, and no other open file leads to it, before the
-    /// rename and after. The caller has made its mode private, so that nobody opens it meanwhile, and opened it nowhere.
+    /// Renames a file whose bytes are about to be replaced, if no other reader can ever see them change. It has one
+    /// link, every block of its length is written and not shared, and no other open file leads to it, before the rename
+    /// and after. The caller made its mode private, so that it is not opened meanwhile, and has it open nowhere.
     ///
     /// The new name is durable after [`Storage::sync_dir`], as with [`Storage::rename`].
     ///
     /// # Errors
-    /// What the kernel says; the file then has either name.
+    /// The kernel's error; the file then has either name.
     fn take_over(&self, from: &str, to: &str) -> io::Result<TakeOver>;
     /// Makes the names in a folder durable.
     fn sync_dir(&self, dir: &str) -> io::Result<()>;
@@ -150,15 +150,15 @@ pub trait Storage: Send + Sync + 'static {
     fn space(&self) -> io::Result<Space>;
     /// The block that a direct write must cover whole: never below the physical block, and never below 4096.
     fn block_size(&self) -> u32;
-    /// Whether `*Direct` accesses really go around the page cache here.
+    /// Returns true if `*Direct` accesses really go around the page cache here.
     fn is_direct(&self) -> bool;
-    /// Whether writing zeroes makes later overwrites cheaper (ext4, xfs), or would only double the work.
+    /// Returns true if written zeroes make later overwrites cheaper (ext4, xfs); else they only double the work.
     fn zeroing_pays(&self) -> bool;
     /// The thread that has several operations in flight, where the engine has one.
     fn ring(&self) -> Option<&uring::Ring> {
         None
     }
-    /// What issues the writes, and what had to be done without.
+    /// The engine that issues the writes, and its fallbacks.
     fn engine(&self) -> EngineReport {
         EngineReport { engine: Engine::Blocking, why: "the only one here".to_owned(), fallbacks: Vec::new() }
     }
@@ -185,11 +185,11 @@ pub trait File: Send + Sync {
     /// # Errors
     /// Any; after one, nothing is known about the bytes of this call.
     fn write_at(&self, buf: IoBuf, pos: u64, durability: Durability) -> (IoBuf, io::Result<()>);
-    /// Reads up to `want` bytes at `pos` into `buf` (whose length becomes what was read; less only at the end of the
+    /// Reads up to `want` bytes at `pos` into `buf`, whose length becomes the bytes read (less only at the end of the
     /// file). After an error the buffer's content means nothing.
     fn read_at(&self, buf: IoBuf, pos: u64, want: usize) -> (IoBuf, io::Result<()>);
-    /// The same behind what `buf` holds, which stays, also after an error. Around the page cache what it holds must be
-    /// whole blocks.
+    /// The same behind the content of `buf`, which stays, also after an error. Around the page cache that content must
+    /// be whole blocks.
     fn read_behind(&self, mut buf: IoBuf, pos: u64, want: usize) -> (IoBuf, io::Result<()>) {
         let (more, read) = self.read_at(IoBuf::with_capacity(want), pos, want);
         if read.is_ok() {
@@ -206,20 +206,20 @@ pub trait File: Send + Sync {
     /// (`sync_file_range(WAIT_BEFORE|WRITE|WAIT_AFTER)`), as far as this open file's writes and errors are concerned.
     /// No bytes is a no-op.
     ///
-    /// **It makes durable only** what was written over space for which [`File::overwrites_in_place`] holds, on a device
-    /// without a volatile cache: no metadata is written and no cache is flushed. Behind a direct write it finds nothing to do,
-    /// for the device has taken that; but a kernel may make a direct write through the page cache after all, and does not
-    /// say so.
+    /// **It makes durable only** bytes written over space for which [`File::overwrites_in_place`] holds, on a device
+    /// without a volatile cache: no metadata is written and no cache is flushed. Behind a direct write it has nothing
+    /// to do, because the device took those bytes. But a kernel may silently make a direct write through the page cache
+    /// after all.
     ///
     /// # Errors
-    /// As those of [`File::sync_data`], and to be taken as seriously: pages may be clean now and not on the disk.
+    /// As those of [`File::sync_data`], and as serious: pages may be clean now and not on the disk.
     fn sync_range(&self, pos: u64, len: u64) -> io::Result<()>;
-    /// Whether a write within the first `len` bytes changes data blocks and nothing else: all of them are allocated,
-    /// written before (not only reserved), shared with no other file, and not journaled by the file system. Writes back
-    /// what is dirty first. `false` also where the file system does not say.
+    /// Returns true if a write within the first `len` bytes changes data blocks and nothing else. All of them are
+    /// allocated, written before (not only reserved), shared with no other file, and not journaled by the file system.
+    /// Writes back dirty pages first. Returns `false` also where the file system reports nothing.
     ///
     /// # Errors
-    /// What the kernel says of that write-back.
+    /// The kernel's error of that write-back.
     fn overwrites_in_place(&self, len: u64) -> io::Result<bool>;
     /// Bytes in the file.
     fn len(&self) -> io::Result<u64>;
@@ -227,10 +227,10 @@ pub trait File: Send + Sync {
     fn set_len(&self, len: u64) -> io::Result<()>;
     /// Reserves blocks for the first `len` bytes and sets the size.
     fn allocate(&self, len: u64) -> io::Result<()>;
-    /// Takes a lock without waiting; `false` when somebody else's is in the way. Not to be called on a description
-    /// that holds the other kind of lock: a conversion that is refused may lose what was held.
+    /// Takes a lock without waiting; `false` when another lock is in the way. Do not call it on a description that
+    /// holds the other kind of lock: a refused conversion may lose the held lock.
     fn try_lock(&self, lock: Lock) -> io::Result<bool>;
-    /// Takes a lock, waiting as long as it must.
+    /// Takes a lock and waits as long as necessary.
     fn lock(&self, lock: Lock) -> io::Result<()>;
     /// The kernel's descriptor, for an engine that hands operations to the kernel by itself.
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -249,7 +249,7 @@ pub(crate) fn real_folder() -> tempfile::TempDir {
     tempfile::tempdir_in(tests.parent().expect("in a folder")).expect("a folder")
 }
 
-/// Whether the device could not give what lies at a place, which says nothing about any other place.
+/// Returns true if the device could not read one place, which means nothing for any other place.
 pub(crate) fn is_bad_place(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
 }

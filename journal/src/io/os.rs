@@ -1,15 +1,15 @@
 //! The operating system as a [`Storage`]: blocking calls relative to an open folder, and a ring beside them where the
 //! engine is `uring`. Both work on the same open files.
 //!
-//! What must hold beyond the trait:
+//! Invariants beyond the trait:
 //! - Names are resolved against the folder's descriptor, so that a rename of the folder under a running daemon
 //!   changes nothing, and links are never followed.
-//! - Whether direct I/O works is tried, not believed: a file without a name is opened and one block is written. Who only
-//!   reads tries it with the first block of the first file that is read, and writes nothing at all; so does a start on a disk
-//!   that is full, or it would go through the page cache for as long as it runs.
-//! - `RWF_DSYNC` promises the bytes of its call alone. Where a file system refuses the flag (`EOPNOTSUPP`, or `ENOSYS`
-//!   where something in between does not know the call), a plain write and `fdatasync` keep the same promise, and it is
-//!   told as a fallback.
+//! - Direct I/O is tested, not assumed: a file without a name is opened and one block is written. A storage that only
+//!   reads tries it with the first block of the first file that is read, and writes nothing. A start on a full disk
+//!   does the same; otherwise it would use the page cache for as long as it runs.
+//! - `RWF_DSYNC` promises the bytes of its call alone. A file system may refuse the flag (`EOPNOTSUPP`, or `ENOSYS`
+//!   where an intermediate layer does not know the call). Then a plain write and `fdatasync` keep the same promise, and
+//!   a fallback is reported.
 
 use std::io;
 use std::io::IoSlice;
@@ -34,7 +34,7 @@ use super::{
 pub struct OsStorage {
     dir: OwnedFd,
     block_size: u32,
-    /// Whether direct I/O works here; not known before the first file was read, where nothing is to be written.
+    /// True if direct I/O works here; unset before the first file was read, where nothing may be written.
     direct: OnceLock<bool>,
     zeroing: bool,
     ring: Option<Ring>,
@@ -43,20 +43,20 @@ pub struct OsStorage {
     fallbacks: Arc<Fallbacks>,
 }
 
-/// What the engine is chosen by, and whom to tell of what is not to be had.
+/// Grounds for the choice of the engine, and the callback for fallbacks.
 #[derive(Clone)]
 pub struct EngineOptions {
-    /// What is asked for.
+    /// The engine that is asked for.
     pub wish: EngineWish,
     /// Writes that will be in flight at once, at most.
     pub in_flight: usize,
     /// Bytes of a usual write, at most.
     pub write_bytes: usize,
-    /// Told of each fallback, also of one that is found later; must not block.
+    /// Called with each fallback, also with one that is found later; must not block.
     pub on_fallback: OnFallback,
 }
 
-/// How a write is synced: shared by all files of one storage, for it is the file system that decides.
+/// Way to sync a write: shared by all files of one storage, because the file system decides it.
 struct WriteSync {
     refused: AtomicBool,
     fallbacks: Arc<Fallbacks>,
@@ -65,20 +65,20 @@ struct WriteSync {
 impl OsStorage {
     /// Opens a folder that exists.
     ///
-    /// `block_size` is what [`super::device::discover`] found; `zeroing` says whether zero-written space pays there.
+    /// `block_size` is the result of [`super::device::discover`]; `zeroing` is true if zero-written space pays there.
     ///
     /// # Errors
-    /// What the kernel says when the folder cannot be opened.
+    /// The kernel's error when the folder cannot be opened.
     pub fn open(dir: &Path, block_size: u32, zeroing: bool) -> io::Result<Self> {
         let wish = EngineWish::Blocking;
         let options = EngineOptions { wish, in_flight: 1, write_bytes: 0, on_fallback: Arc::new(|_| {}) };
         Self::open_with(dir, block_size, zeroing, &options)
     }
 
-    /// The same for who only reads: nothing is written, not even to find out what works.
+    /// The same for a storage that only reads: nothing is written, not even as a trial.
     ///
     /// # Errors
-    /// What the kernel says when the folder cannot be opened.
+    /// The kernel's error when the folder cannot be opened.
     pub fn to_read(dir: &Path, block_size: u32) -> io::Result<Self> {
         let fallbacks = Arc::new(Fallbacks::new(Arc::new(|_| {})));
         let sync = Arc::new(WriteSync { refused: AtomicBool::new(false), fallbacks: fallbacks.clone() });
@@ -86,10 +86,10 @@ impl OsStorage {
         Ok(Self { dir: folder(dir)?, block_size, direct, zeroing: false, ring: None, why, sync, fallbacks })
     }
 
-    /// The same with an engine: what is asked for, or what [`choose`] says, or threads where that is not to be had.
+    /// The same with an engine: the requested one, or the choice of [`choose`], or threads where that is not available.
     ///
     /// # Errors
-    /// What the kernel says when the folder cannot be opened, or no thread can be started.
+    /// The kernel's error when the folder cannot be opened, or no thread can be started.
     pub fn open_with(dir: &Path, block_size: u32, zeroing: bool, options: &EngineOptions) -> io::Result<Self> {
         let fd = folder(dir)?;
         let fallbacks = Arc::new(Fallbacks::new(options.on_fallback.clone()));
@@ -133,7 +133,7 @@ impl OsStorage {
         }
     }
 
-    /// Reads the first block of a file past the page cache; nothing where the file says nothing about that.
+    /// Reads the first block of a file past the page cache; `None` where the file gives no answer.
     fn reads_direct(&self, name: &str) -> Option<bool> {
         let refused = |e: &io::Error| matches!(Errno::from_io_error(e), Some(Errno::INVAL | Errno::OPNOTSUPP));
         match self.file(name, OFlags::RDONLY | OFlags::DIRECT) {
@@ -146,8 +146,8 @@ impl OsStorage {
         }
     }
 
-    /// Whether files that are there are read past the page cache: the trial for a full disk, which no file without a name can be
-    /// written to. Nothing where there is no such file.
+    /// Returns true if existing files are read past the page cache: the trial for a full disk, which has no space for a
+    /// file without a name. `None` where there is no such file.
     fn found_direct(dir: &Path, block_size: u32) -> Option<bool> {
         let reading = Self::to_read(dir, block_size).ok()?;
         let entries = reading.list("").ok()?;
@@ -190,7 +190,7 @@ fn try_direct(dir: &OwnedFd, block_size: u32) -> Result<(), Errno> {
     }
 }
 
-/// What was refused: direct I/O, or the trial of it (nobody may write here, there is no room).
+/// Text for a refusal: of direct I/O, or of its trial (no permission to write, no space).
 fn no_direct(errno: Errno) -> String {
     match errno {
         Errno::INVAL | Errno::OPNOTSUPP | Errno::ISDIR => {
@@ -277,7 +277,7 @@ impl Storage for OsStorage {
             return Ok(TakeOver::Refused(Witness::Shared));
         }
         self.rename(from, to)?;
-        // Who had found it by its old name and waits for the lease to end would see it change.
+        // A process that found it by its old name and waits for the end of the lease would see it change.
         if lease::is_whole(&fd)? {
             return Ok(TakeOver::Done);
         }
@@ -297,7 +297,7 @@ impl Storage for OsStorage {
     fn space(&self) -> io::Result<Space> {
         let s = rustix::fs::fstatvfs(&self.dir)?;
         let bytes = |blocks: u64| blocks.saturating_mul(s.f_frsize);
-        // btrfs, for one, makes them as they are wanted and counts none.
+        // btrfs, for one, makes them on demand and counts none.
         let files = if s.f_files == 0 { u64::MAX } else { s.f_favail };
         Ok(Space { free: bytes(s.f_bavail), total: bytes(s.f_blocks), files })
     }
@@ -333,7 +333,7 @@ impl OsFile {
     fn write_all(&self, mut bytes: &[u8], mut pos: u64, flags: ReadWriteFlags) -> io::Result<()> {
         while !bytes.is_empty() {
             let wrote = match flags.is_empty() {
-                // Who refuses the newer call may still know the older one.
+                // A system that refuses the newer call may still know the older one.
                 true => rustix::io::pwrite(&self.fd, bytes, pos),
                 false => rustix::io::pwritev2(&self.fd, &[IoSlice::new(bytes)], pos, flags),
             };
@@ -370,7 +370,7 @@ fn is_refusal(error: &io::Error) -> bool {
     matches!(code, Some(Errno::OPNOTSUPP | Errno::NOSYS))
 }
 
-/// All three steps: what was on its way is waited for, the dirty pages are written, and waited for.
+/// All three steps: wait for pages on their way, write the dirty pages, wait for them.
 #[allow(unsafe_code)] // no wrapper has it
 fn sync_file_range(fd: &OwnedFd, pos: u64, len: u64) -> io::Result<()> {
     if len == 0 {
@@ -419,7 +419,7 @@ impl File for OsFile {
                 }
             }
             if got % 512 != 0 {
-                break; // a direct read ends ragged only at the end of the file, and could not go on from there
+                break; // a direct read has a ragged end only at the end of the file, and cannot continue there
             }
         }
         buf.set_len(held + got);
@@ -504,7 +504,7 @@ mod tests {
 
     #[test]
     fn a_trial_that_could_not_be_made_is_not_taken_for_a_file_system_without() {
-        // In a folder that is gone nothing can be made; kernels and file systems give different reasons.
+        // In a removed folder nothing can be made; kernels and file systems give different reasons.
         let dir = crate::io::real_folder();
         let fd = OwnedFd::from(std::fs::File::open(dir.path()).unwrap());
         std::fs::remove_dir(dir.path()).unwrap();

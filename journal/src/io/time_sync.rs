@@ -1,7 +1,7 @@
-//! The kernel's word on whether something synchronises the wall clock.
+//! The kernel's report on the synchronisation of the wall clock.
 #![allow(unsafe_code)] // a system call that no wrapper has
 
-/// Asks, and changes nothing. A kernel that does not answer (a seccomp filter) has not said that it is.
+/// Asks, and changes nothing. No answer from the kernel (a seccomp filter) counts as not synchronised.
 pub(crate) fn is_synchronised() -> bool {
     // SAFETY: all zeroes are a valid `timex`, whose fields are numbers.
     let mut asked: libc::timex = unsafe { std::mem::zeroed() };

@@ -1,12 +1,12 @@
-//! How a journal ends: drained and marked clean, given up at a deadline, or dropped.
+//! End of a journal: drained and clean, abandoned at a deadline, or dropped.
 //!
-//! What must hold:
-//! - **A deadline is kept whatever the disk does.** Who is in a call to a disk that hangs is in it for as long as that takes,
-//!   the thread that prepares segments too, which may be there when all else has come to its end. [`Journal::close`] waits for
-//!   nobody longer than until its deadline, and dropping the journal after that waits for nobody at all.
-//! - **The folder is free when none of the journal's threads is there any more.** One that was left at the disk has yet to
-//!   remove what it made half, by a name that another journal would have given anew: the lock on the folder goes with the
-//!   last of them, or with the process.
+//! Invariants:
+//! - **A deadline holds whatever the disk does.** A thread in a call to a hanging disk stays there as long as the call
+//!   lasts. This includes the thread that prepares segments, which may be there when all else has ended.
+//!   [`Journal::close`] waits at most until its deadline; dropping the journal after that waits for nothing.
+//! - **The folder is free when no thread of the journal runs any more.** A thread left at the disk must still remove
+//!   its half-made file, whose name another journal would use again. The lock on the folder ends with the last thread,
+//!   or with the process.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -20,13 +20,13 @@ use crate::sync::atomic::Ordering;
 /// The journal's threads.
 #[derive(Default)]
 pub(super) struct LiveThreads {
-    /// Those that have not ended.
+    /// Number of threads that have not ended.
     present: usize,
-    /// A deadline passed with some of them, or something in the ring, in calls to the disk: nobody waits for them any more.
+    /// A deadline passed while some of them, or the ring, were in calls to the disk: nothing waits for them any more.
     left: bool,
 }
 
-/// A thread of the journal, from before it is started until it has ended, by a panic too.
+/// A thread of the journal, from before its start until its end, also by a panic.
 pub(super) struct Present(Arc<Shared>);
 
 impl Present {
@@ -62,12 +62,12 @@ impl Shared {
         drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
-    /// Until then (boot time).
+    /// Time until then (boot time).
     fn left_until(&self, until: Duration) -> Duration {
         until.saturating_sub(Duration::from_nanos(self.env().clock.boot_ns()))
     }
 
-    /// Whether all threads of the journal have ended by then, and all that the ring had.
+    /// True if all threads of the journal, and all ring operations, have ended by then.
     fn is_alone_by(&self, until: Duration) -> bool {
         let live_threads = self.live_threads();
         let left = self.left_until(until);
@@ -76,7 +76,7 @@ impl Shared {
         alone && self.storage().ring().is_none_or(|ring| ring.is_done_within(self.left_until(until)))
     }
 
-    /// Nobody waits for the threads any more: the last of them lets go of the folder.
+    /// Stops waiting for the threads: the last of them releases the folder.
     fn leave_threads(&self) {
         let mut live_threads = self.live_threads();
         live_threads.left = true;
@@ -88,12 +88,12 @@ impl Shared {
 }
 
 impl Journal {
-    /// Stops taking appends; what was taken goes on to the disk. [`Journal::close`] waits for it.
+    /// Stops taking appends; accepted appends are still written to the disk. [`Journal::close`] waits for it.
     pub fn begin_close(&self) {
         self.end(Committer::close);
     }
 
-    /// Tells the committer how it ends, and everybody that it does.
+    /// Ends the committer by `how`, and notifies all waiters.
     fn end(&self, how: fn(&mut Committer)) {
         self.shared.closing.store(true, Ordering::Relaxed);
         self.shared.with(how);
@@ -103,11 +103,12 @@ impl Journal {
         self.shared.background.1.notify_all();
     }
 
-    /// Drains, seals, marks a clean end, and says whether it came to that within `deadline`. Blocks, for no longer than that.
+    /// Drains, seals, records a clean end, and returns true if that succeeded within `deadline`. Blocks at most that
+    /// long.
     ///
-    /// Whoever is in a call to the disk when the deadline passes is left there, and the folder stays locked until that call
-    /// is over or the process ends; dropping the journal waits for it no more. Where only a segment that was being prepared
-    /// hangs, the end is a clean one, and [`Event::SegmentFailed`] says what was left.
+    /// A thread in a call to the disk when the deadline passes is left there. The folder stays locked until that call
+    /// ends or the process ends; dropping the journal does not wait for it. If only a segment in preparation hangs,
+    /// the end is clean, and [`Event::SegmentFailed`] names the segment left.
     pub fn close(&self, deadline: Duration) -> bool {
         self.begin_close();
         let shared = &self.shared;
@@ -132,7 +133,8 @@ impl Journal {
         clean
     }
 
-    /// Whether it came to an end by then (boot time), and to a clean one; if not, it is given up.
+    /// Waits for the end until then (boot time) and returns true if it was clean; without an end by then, abandons the
+    /// journal.
     fn wait_until_closed(&self, until: Duration) -> Option<bool> {
         let mut core = self.shared.core();
         loop {
@@ -153,13 +155,13 @@ impl Journal {
 }
 
 impl Drop for Journal {
-    /// Ends without a clean mark: what waits is dropped, as if the process had been killed. Waits for the calls to the
-    /// disk that are under way, so that the folder is free when this returns; but not where [`Journal::close`] has waited
-    /// for them until its deadline.
+    /// Ends without a clean record: waiting data is dropped, as if the process had been killed. Waits for running
+    /// calls to the disk, so that the folder is free on return; but not where [`Journal::close`] has waited for them
+    /// until its deadline.
     fn drop(&mut self) {
         let threads = std::mem::take(self.threads.get_mut().unwrap_or_else(PoisonError::into_inner));
         if self.shared.core().committer.closed().is_none() {
-            // In one step: a thread that was let close it first would mark it clean.
+            // In one step: otherwise a thread could close it first and record it as clean.
             self.end(Committer::abandon);
             self.shared.watermarks.end();
         }
@@ -169,7 +171,7 @@ impl Drop for Journal {
         for thread in threads {
             let _ = thread.join();
         }
-        // What the ring has in flight ends before anybody else may have the folder.
+        // Ring operations in flight end before another journal may take the folder.
         if let Some(ring) = self.shared.storage().ring() {
             ring.wait_done();
         }

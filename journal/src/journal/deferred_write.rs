@@ -1,14 +1,16 @@
-//! A write that is owed: whoever appended may make it, or have it made.
+//! A deferred write: the appending thread may make it, or have it made.
 //!
-//! What must hold:
-//! - **Nobody is forgotten.** An append that wants somebody awake either wakes one of the journal's threads, or gives an
-//!   [`DeferredWrite`] to who appended. That one is answered by a write, or by waking somebody: at the latest when it is dropped.
-//! - It is given only where nothing is under way and little has gathered: what is worth a thread of its own wakes one at
-//!   once, as do rotation, recovery and the end.
-//! - **One job at a time**: who writes looks at what else it has to do between two of them. What gathered meanwhile is
-//!   owed again, so that nobody is woken for it.
-//! - **Somebody keeps the time**: before nothing is owed any more, one of the journal's threads is awake or will wake by
-//!   itself, for the vouch of an idle log, the batch that has waited long enough, the segment that is old enough.
+//! Invariants:
+//! - **No append is forgotten.** An append that needs a thread awake either wakes one of the journal's threads, or
+//!   returns a [`DeferredWrite`]. The appending thread answers that by a write, or by waking a thread: at the latest
+//!   when it is dropped.
+//! - It is returned only if nothing is under way and the open batch is small. A larger batch wakes a thread at once,
+//!   as do rotation, recovery and the end.
+//! - **One job at a time**: the writing thread checks its other work between two jobs. The batch collected meanwhile
+//!   is deferred again, so that no thread is woken for it.
+//! - **The time is always watched**: before no write is deferred any more, one of the journal's threads is awake or
+//!   has a timer. The timer covers the commit marker of an idle log, a batch that has waited long enough, and a
+//!   segment that is old enough.
 
 use std::sync::Arc;
 
@@ -21,19 +23,19 @@ use crate::permit::Permit;
 use crate::sync::MutexGuard;
 use crate::workers::shrink_buffer;
 
-/// What has gathered is worth waking a thread for, beside whoever brought it.
+/// Size of the open batch above which an append wakes another thread.
 const DEFERRED_WRITE_BYTES_MAX: usize = 32 * 1024;
 
-/// A write that appends want and nobody was woken for. Dropped, it wakes a thread of the journal.
+/// A pending write of appends for which no thread was woken. Dropped, it wakes a thread of the journal.
 #[must_use = "dropped, it wakes a thread of the journal at once"]
 pub struct DeferredWrite(Option<Arc<Shared>>);
 
-/// A thread's own buffer for the writes that it makes.
+/// Buffer of a thread for the writes that it makes.
 #[derive(Default)]
 pub struct WriteBuffer(Option<IoBuf>);
 
 impl Journal {
-    /// As [`Self::append_at`]; who calls owes the write.
+    /// As [`Self::append_at`], with the write deferred to the caller.
     ///
     /// # Errors
     /// [`AppendError`].
@@ -46,7 +48,7 @@ impl Journal {
         Ok((accepted, self.shared.defer_write(core, before, now)))
     }
 
-    /// As [`Self::append_burst`]; who calls owes the write.
+    /// As [`Self::append_burst`], with the write deferred to the caller.
     pub fn append_burst_deferred(
         &self,
         from: &Sender<'_>,
@@ -60,7 +62,7 @@ impl Journal {
         self.shared.defer_write(core, before, now)
     }
 
-    /// As [`Self::append_runs`]; who calls owes the write.
+    /// As [`Self::append_runs`], with the write deferred to the caller.
     pub fn append_runs_deferred<'a>(
         &self,
         runs: impl IntoIterator<Item = (&'a Sender<'a>, &'a [Item<'a>])>,
@@ -96,8 +98,8 @@ fn may_be_deferred(core: &Core, now: Moment) -> bool {
 }
 
 impl DeferredWrite {
-    /// Makes the write, if still nothing is under way, or else sees to it that somebody does. Blocks for as long as the
-    /// disk does, so it is for a thread that others do not wait for. What is to be written next is owed again.
+    /// Makes the write if nothing is under way, or else ensures that another thread does. Blocks as long as the disk
+    /// does, so only call it on a thread that others do not wait for. The next write is deferred again.
     pub fn write(mut self, buffer: &mut WriteBuffer) -> Option<Self> {
         let shared = self.0.take()?;
         let mut now = shared.env().now();
@@ -111,7 +113,7 @@ impl DeferredWrite {
             let (done, back) = shared.executor.run(job, buffer.0.take().unwrap_or_else(|| IoBuf::with_capacity(0)));
             buffer.0 = Some(shrink_buffer(back));
             if done.is_err() {
-                // What follows a failure is written to the disk as well, which may not answer: others tell it.
+                // The work after a failure also writes to the disk, which may hang: other threads report it.
                 shared.core().failed = Some(done);
                 shared.work.notify_one();
                 return None;
@@ -128,7 +130,7 @@ impl DeferredWrite {
         None
     }
 
-    /// For who has both, of one journal: they are one.
+    /// Merges two deferred writes of one journal into one.
     pub fn join(self, mut other: Self) -> Self {
         other.0 = None;
         self

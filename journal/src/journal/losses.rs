@@ -1,9 +1,9 @@
-//! What of the log is known to be gone, for who watches it.
+//! Known losses of the log, for monitoring.
 //!
-//! What must hold: it says what the log says, and not what one start has seen: a restart changes nothing of it, but for
-//! segments that had lost their footers, of which only the start that ended them can tell; what retention has passed is
-//! not counted any more, nor what an operator has seen to (a missing segment that is back, a file that was moved out of
-//! `quarantine/`).
+//! Invariant: the numbers follow the log, not the findings of one start: a restart does not change them. The exception
+//! is segments without their footers, which only the start that ended them can report. Ranges that retention has
+//! passed are not counted any more, nor those resolved by an operator (a missing segment that is back, a file that was
+//! moved out of `quarantine/`).
 
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
@@ -13,27 +13,28 @@ use crate::format::meta::Meta;
 use crate::offline::abandoned;
 use crate::recovery::Report;
 
-/// How long what `quarantine/` holds is taken to be the same: each file there costs a call, and there may be thousands.
+/// Time for which the content of `quarantine/` is assumed constant: each file there costs a call, and there may be
+/// thousands.
 const QUARANTINE_SCAN_INTERVAL_NS: u64 = 60_000_000_000;
 
-/// Segments that were given up as a whole, by what lies in `quarantine/`, and when that was looked at (boot time).
+/// Segments abandoned as a whole, by the content of `quarantine/`, and the time of that scan (boot time).
 #[derive(Debug, Default)]
 pub(super) struct AbandonedSegments {
     numbers: Vec<u64>,
     seen: Option<u64>,
 }
 
-/// What is known to be gone of what was acknowledged.
+/// Acknowledged data that is known to be lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
-    /// Records whose offsets were told to be lost, but for those that went with a segment which is not there. At least so many:
-    /// of more than 128 ranges of offsets the lowest are forgotten.
+    /// Records whose offsets were reported lost, except those of segments that do not exist. A lower bound: beyond 128
+    /// ranges of offsets the lowest are forgotten.
     pub records: u64,
-    /// Segments that are not there, and were not removed by retention. How many records they held nobody knows.
+    /// Segments that do not exist and were not removed by retention. The number of their records is unknown.
     pub missing: u64,
-    /// Segments whose header was lost: what is left of them is in `quarantine/`. How many records they held nobody knows.
+    /// Segments whose header was lost: their remains are in `quarantine/`. The number of their records is unknown.
     pub unreadable: u64,
-    /// Segments that the last start found without the footers that they had had: they may have lost records at their ends.
+    /// Segments that the last start found without their former footers: they may have lost records at their ends.
     pub missing_footer: u64,
 }
 
@@ -50,27 +51,27 @@ impl Losses {
         }
     }
 
-    /// Whether anything was lost for certain. Of a segment that has lost its footer nobody knows.
+    /// True if a loss is certain. For a segment that has lost its footer this is unknown.
     pub const fn are_certain(&self) -> bool {
         self.records > 0 || self.missing > 0 || self.unreadable > 0
     }
 
-    /// Whether anything was lost, or may have been.
+    /// True if a loss is certain or possible.
     pub const fn are_there(&self) -> bool {
         self.are_certain() || self.missing_footer > 0
     }
 }
 
 impl Journal {
-    /// What is known to be gone of what was acknowledged. Once a minute it looks into `quarantine/`, which waits for the file
-    /// system; what cannot be read there then stays as it was.
+    /// Returns the acknowledged data that is known to be lost. Once a minute it scans `quarantine/`, which waits for
+    /// the file system; if that fails, the last values stay.
     pub fn losses(&self) -> Losses {
         let abandoned = abandoned_of(&self.shared);
         Losses::of(&self.shared.env().meta.get(), &self.shared.report, abandoned.into_iter())
     }
 }
 
-/// Nobody waits for a look of somebody else's.
+/// Abandoned segments; a caller does not wait for another caller's scan.
 fn abandoned_of(shared: &Shared) -> Vec<u64> {
     let known = || shared.abandoned.lock().unwrap_or_else(PoisonError::into_inner);
     let now = shared.env().clock.boot_ns();
@@ -93,7 +94,7 @@ mod tests {
     use super::*;
     use crate::format::meta::example;
 
-    /// That one has lost 120 to 130 and 140 to 141, and begins with segment 2, at 100.
+    /// That segment has lost 120 to 130 and 140 to 141; the log begins with segment 2, at 100.
     fn of(meta: &Meta, report: &Report, abandoned: &[u64]) -> [u64; 4] {
         let losses = Losses::of(meta, report, abandoned.iter().copied());
         [losses.records, losses.missing, losses.unreadable, losses.missing_footer]

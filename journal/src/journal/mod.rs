@@ -1,11 +1,11 @@
 //! The open journal: the shell around the committer.
 //!
-//! Threads wait for jobs and carry them out themselves (`workers.rs`): with an empty queue the thread that is woken makes
-//! the write, with no further hand-over. A background thread prepares segments and applies retention. None of them is
-//! anybody else's worker: a slow disk holds up these threads alone.
+//! Threads wait for jobs and carry them out themselves (`workers.rs`): with an empty queue the woken thread makes the
+//! write, with no further hand-over. A background thread prepares segments and applies retention. No thread works for
+//! another part: a slow disk delays these threads alone.
 //!
-//! What must hold: the lock is held for decisions and copies of one append or one burst, never over a call to the disk; the watermarks
-//! are published after it is released, and an older value never replaces a newer one.
+//! Invariant: the lock is held for decisions and for copies of one append or one burst, never over a call to the disk.
+//! The watermarks are published after its release, and an older value never replaces a newer one.
 
 mod close;
 mod deferred_write;
@@ -54,7 +54,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens or makes the log in a folder of a real file system, and recovers it.
+    /// Opens or creates the log in a folder of a real file system, and recovers it.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -76,7 +76,7 @@ impl Journal {
         Self::open(Arc::new(storage), &dir.display().to_string(), SystemClock::shared(), config, observer)
     }
 
-    /// Opens or makes the log on any storage. Blocks for as long as recovery takes.
+    /// Opens or creates the log on any storage. Blocks for as long as recovery takes.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -102,8 +102,8 @@ impl Journal {
         self.add_writers(&mut threads, self.shared.env().config.policy.in_flight())
     }
 
-    /// One more thread than there may be writes in flight, or a single one beside a ring; with them stands the one that
-    /// prepares.
+    /// Starts the writing threads: one more than there may be writes in flight, or a single one beside a ring. The
+    /// preparing thread is added to them.
     fn add_writers(&self, threads: &mut Vec<JoinHandle<()>>, in_flight: usize) -> std::io::Result<()> {
         let beside = if self.shared.storage().ring().is_some() { 0 } else { in_flight };
         for i in threads.len() - 1..=beside {
@@ -123,7 +123,7 @@ impl Journal {
         Ok(())
     }
 
-    /// What the start found and did.
+    /// Findings and actions of the start.
     pub fn report(&self) -> &Report {
         &self.shared.report
     }
@@ -141,7 +141,7 @@ impl Journal {
         self.shared.env().now()
     }
 
-    /// As [`Self::append`], for who takes many at once and reads the clocks once for all of them.
+    /// As [`Self::append`], for a caller that takes many at once and reads the clocks once for all of them.
     ///
     /// # Errors
     /// [`AppendError`].
@@ -151,7 +151,7 @@ impl Journal {
         Ok(accepted)
     }
 
-    /// Has the committer take one append. The lock is given back held, with how much had gathered before.
+    /// Passes one append to the committer. Returns the lock still held, and the size of the open batch before.
     fn taken_alone(
         &self,
         append: Append<'_>,
@@ -163,12 +163,12 @@ impl Journal {
         Ok((core, before, accepted))
     }
 
-    /// Takes the appends of one sender that came together: each is taken or refused exactly as if it had come alone, in
-    /// their order, and `answer` is called for each in that order, under the lock: it must be quick. The lock is taken
-    /// once and held over a copy of all of them, so who calls bounds the burst.
+    /// Takes the appends of one sender that came together. Each is taken or refused exactly as if it had come alone,
+    /// in their order. `answer` is called for each in that order, under the lock: it must be quick. The lock is taken
+    /// once and held over a copy of all of them, so the caller must bound the burst.
     ///
-    /// `permit` is what admission counted for all of them together. Of it, each append that is taken keeps its share for
-    /// as long as the journal holds its memory; what is left (of refused appends and of resent ones) is given back here.
+    /// `permit` is what admission counted for all of them together. Each accepted append holds its share as long as
+    /// the journal holds its memory; the rest (of refused and resent appends) is released here.
     pub fn append_burst(
         &self,
         from: &Sender<'_>,
@@ -182,13 +182,13 @@ impl Journal {
         });
     }
 
-    /// As [`Self::append_burst`], for several senders in turn: all of one run are taken before any of the next, and
-    /// nobody else's append comes between.
+    /// As [`Self::append_burst`], for several senders in turn: all of one run are taken before any of the next, and no
+    /// other append comes between.
     ///
-    /// What is refused for now is not overtaken: where the journal refuses whoever comes ([`AppendError::is_for_all`]), it
-    /// refuses all that is behind, with the same error, and where it refuses one sender
-    /// ([`AppendError::is_for_now`]), all of that sender's. So an item may have its gap mark where all before it is stored
-    /// or refused for good: it jumps over nothing that waits.
+    /// A temporary refusal is not overtaken. Where the journal refuses every sender ([`AppendError::is_for_all`]), it
+    /// refuses all later appends with the same error. Where it refuses one sender ([`AppendError::is_for_now`]), it
+    /// refuses all of that sender's. So an item may have its gap mark where all before it is stored or refused for
+    /// good: it jumps over nothing that waits.
     pub fn append_runs<'a>(
         &self,
         runs: impl IntoIterator<Item = (&'a Sender<'a>, &'a [Item<'a>])>,
@@ -199,7 +199,7 @@ impl Journal {
         self.with_burst_permits(permit, now, |committer, permits| committer.append_runs(runs, now, permits, answer));
     }
 
-    /// Has the committer take what came together, at one lock, and wakes whom that wants awake.
+    /// Passes a burst to the committer, under one lock, and wakes the required threads.
     fn with_burst_permits(
         &self,
         permit: Option<Permit>,
@@ -210,8 +210,8 @@ impl Journal {
         self.shared.wake_after(core, before, now);
     }
 
-    /// Has the committer take what came together. The lock is given back held, with how much had gathered before, and what
-    /// is left of the permit: it is to go after the lock.
+    /// Passes a burst to the committer. Returns the lock still held, the size of the open batch before, and the rest
+    /// of the permit, which must be dropped after the lock.
     fn taken(
         &self,
         permit: Option<Permit>,
@@ -234,19 +234,19 @@ impl Journal {
         self.shared.watermarks.subscribe()
     }
 
-    /// Calls `callback` each time the watermarks have moved, in the thread that moved them: it must be quick. It is not told
-    /// where they are: of two threads that move them, the later may be here first. For one listener: a second call
+    /// Calls `callback` each time the watermarks have moved, in the thread that moved them: it must be quick. It does
+    /// not get their values: of two threads that move them, the later may call first. For one listener: a second call
     /// changes nothing.
     pub fn on_watermarks(&self, callback: impl Fn() + Send + Sync + 'static) {
         self.shared.watermarks.listen(callback);
     }
 
-    /// To wait for offsets, and be woken for no others.
+    /// Returns a watcher that waits for offsets and is woken for no others.
     pub fn watcher(&self) -> Watcher {
         self.shared.watermarks.watcher()
     }
 
-    /// Where a producer stands.
+    /// State of a producer.
     ///
     /// # Errors
     /// [`AppendError::NotOwner`].
@@ -254,25 +254,26 @@ impl Journal {
         self.shared.core().committer.producer(id, owner)
     }
 
-    /// Where a producer stands that is about to append, by another way than before: asked as its next append will be.
+    /// State of a producer that is about to append by another way than before: checked as its next append will be.
     ///
     /// # Errors
-    /// What its next append would be refused with for its producer's sake: [`AppendError::NotOwner`],
-    /// [`AppendError::Fenced`], [`AppendError::TooManyProducers`]. Whether the log takes anything now is not asked.
+    /// Errors that its next append would get for reasons of its producer: [`AppendError::NotOwner`],
+    /// [`AppendError::Fenced`], [`AppendError::TooManyProducers`]. Acceptance by the log as a whole is not checked.
     pub fn may_append(&self, id: &ProducerId, owner: u64, epoch: u32) -> Result<Option<ProducerState>, AppendError> {
         self.shared.core().committer.may_append(id, owner, epoch, self.now())
     }
 
-    /// Whether a record of a producer that was taken once is (still) in the log, by its sequence: a recovery may have had to
-    /// let go of it. Nothing where that cannot be said, as of a producer that is not remembered.
+    /// True if a record of a producer that was once taken is (still) in the log, by its sequence: a recovery may have
+    /// dropped it. Nothing if unknown, as for a producer that is not remembered.
     pub fn is_stored(&self, id: &ProducerId, owner: u64, sequence: u64) -> Option<bool> {
         self.shared.core().committer.is_stored(id, owner, sequence, self.now())
     }
 
-    /// A producer's session begins: earlier epochs are fenced, and while it lasts the producer is not forgotten, nor
-    /// anybody else's, though nothing of it may be stored yet. To be ended by [`Journal::disconnect`].
+    /// Begins a producer's session: earlier epochs are fenced. While it lasts, the producer is not forgotten and does
+    /// not pass to another owner, even if nothing of it is stored yet. End it by [`Journal::disconnect`].
     ///
-    /// `counted` is the owner whose share of the producers it is of: his uid, or [`NETWORK`](crate::owner_bytes::NETWORK).
+    /// `counted` is the owner whose share of the producers it counts in: its uid, or
+    /// [`NETWORK`](crate::owner_bytes::NETWORK).
     ///
     /// # Errors
     /// [`AppendError::NotOwner`], [`AppendError::Forgetting`]; there is no session then.
@@ -280,8 +281,8 @@ impl Journal {
         self.shared.core().committer.connect(id, owner, epoch, counted)
     }
 
-    /// Waits until nothing keeps a producer's session from beginning because an earlier life of it was forgotten a moment
-    /// ago: until the log says so, durably. A write and a sync at most, where the disk works and has room. Cancel safe.
+    /// Waits while a recently forgotten earlier life of a producer blocks its session: until the log durably contains
+    /// its tombstone. Takes a write and a sync at most, where the disk works and has room. Cancel safe.
     pub async fn forgotten(&self, id: &ProducerId) {
         let mut watermarks = self.subscribe();
         while self.shared.core().committer.is_forgetting(id) {
@@ -292,8 +293,8 @@ impl Journal {
         }
     }
 
-    /// A session ends. `forget`: the producer said that it will not come back, and has nothing unacknowledged. It is unknown
-    /// from now on, and after a crash once the log says so ([`Self::forgotten`]).
+    /// Ends a session. `forget`: the producer said that it will not come back, and has nothing unacknowledged. It is
+    /// unknown from now on, and after a crash once the log contains its tombstone ([`Self::forgotten`]).
     pub fn disconnect(&self, id: &ProducerId, forget: bool) {
         let looks = self.shared.core().committer.disconnect(id, forget);
         if looks {
@@ -301,20 +302,20 @@ impl Journal {
         }
     }
 
-    /// How many producers each owner has, in no order, and how many there may be before newcomers are judged by their
-    /// owner's share.
+    /// Number of producers of each owner, in no order, and the total above which newcomers are judged by their owner's
+    /// share.
     pub fn producers_by_owner(&self) -> (Vec<(u64, usize)>, usize) {
         self.shared.core().committer.producers_by_owner()
     }
 
-    /// Asks for everything received so far to become durable, and returns the end that `durable` then reaches.
+    /// Requests that everything received so far becomes durable, and returns the end that `durable` then reaches.
     pub fn request_sync(&self) -> u64 {
         let target = self.shared.core().committer.request_sync();
         self.shared.wake_all();
         target
     }
 
-    /// Seals the active segment. The answer is (number, first offset, end), or nothing where it held no record.
+    /// Seals the active segment. The answer is (number, first offset, end), or nothing if it held no record.
     pub fn rotate(&self) -> oneshot::Receiver<RotateAnswer> {
         let (reply, answer) = oneshot::channel();
         self.shared.core().committer.request_rotate(reply);
@@ -322,17 +323,17 @@ impl Journal {
         answer
     }
 
-    /// A reader from `from` on, of what is below `level`.
+    /// Returns a reader from `from` on, of records below `level`.
     pub fn reader(&self, from: u64, level: Level) -> Reader {
         Reader::new(self.shared.clone(), from, level)
     }
 
-    /// The longest payload of an append that this journal takes: whatever is longer is refused with [`AppendError::Size`].
+    /// The longest payload of an append that this journal takes: a longer one is refused with [`AppendError::Size`].
     pub fn max_append_bytes(&self) -> u32 {
         self.shared.core().committer.max_append_bytes()
     }
 
-    /// What `clad.meta` says: log id, epochs, what retention removed.
+    /// Content of `clad.meta`: log id, epochs, offsets removed by retention.
     pub fn meta(&self) -> Meta {
         self.shared.env().meta.get()
     }
@@ -353,8 +354,9 @@ impl Journal {
         self.shared.wake_all();
     }
 
-    /// Replaces how batches gather, under `group_commit` and `sync_file_range`; does nothing under another policy. `max_delay` and `max_bytes` hold from
-    /// the next batch on, as do fewer writes in flight; more of them begin with the next segment.
+    /// Replaces the settings of batches under `group_commit` and `sync_file_range`; does nothing under another policy.
+    /// `max_delay` and `max_bytes` hold from the next batch on, as do fewer writes in flight; more of them begin with
+    /// the next segment.
     ///
     /// # Errors
     /// Where a thread for a further write cannot be started; then nothing was changed.
@@ -374,8 +376,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Replaces how many producers are remembered. Where it is less than there are, nobody is forgotten for it before its
-    /// time: newcomers are refused until enough have been silent for [`JournalConfig::keep_producer`].
+    /// Replaces the number of producers that are remembered. If it is less than there are, none is forgotten early:
+    /// newcomers are refused until enough have been silent for [`JournalConfig::keep_producer`].
     pub fn set_max_producers(&self, max: usize) {
         self.shared.with(|c| c.set_max_producers(max));
     }

@@ -1,18 +1,18 @@
-//! What a model is told of time, which stands still there: when somebody would look by himself.
+//! Time in a model, where the clock does not advance: the next moment at which a sleeping thread looks by itself.
 //!
-//! What must hold: nobody is woken but whom a timer would wake, at the moment that he named; so a wake-up that is lost is
-//! not healed, and a time that nobody keeps is found.
+//! Invariant: only a thread with a due timer is woken, at the moment that it named. So a lost wake-up is not healed,
+//! and a deadline without a watching thread is found.
 
 use super::Journal;
 
 impl Journal {
-    /// The moment (boot time, nanoseconds) at which the first of those who sleep looks though nobody has woken him.
+    /// Earliest moment (boot time, nanoseconds) at which a sleeping thread looks without being woken.
     pub fn alarm(&self) -> Option<u64> {
         let core = self.shared.core();
         core.watch.alarm()
     }
 
-    /// The clock has come to [`Self::alarm`].
+    /// Notes that the clock has reached [`Self::alarm`].
     pub fn ring_alarm(&self) {
         self.shared.wake_all();
     }

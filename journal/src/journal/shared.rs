@@ -1,4 +1,5 @@
-//! What the threads of a journal share: the core with its lock, the watermarks and who is told of them, and the results of jobs.
+//! State shared by the threads of a journal: the core with its lock, the watermarks with their listeners, and the job
+//! results.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -23,52 +24,52 @@ use crate::watcher::WatermarkPublisher;
 use crate::watermark::Watermarks;
 use crate::workers::Watch;
 
-/// A complaint that stays the same is told again after so long.
+/// An unchanged complaint is reported again after this time.
 const REPEATED_EVENT_INTERVAL_NS: u64 = 60_000_000_000;
 
-/// What the threads share.
+/// State that the threads share.
 pub(crate) struct Shared {
     pub(super) core: Mutex<Core>,
     pub(crate) work: Condvar,
-    /// No job begins any more: it is closed, cleanly or not.
+    /// Signals that no job begins any more: the journal is closed, cleanly or not.
     pub(super) ended: Condvar,
     pub(super) watermarks: WatermarkPublisher,
     pub(crate) executor: Executor,
     catalog: Arc<Catalog>,
     retention: Mutex<Retention>,
-    /// The first segment that this start makes: those below were sealed when it found them, or by it.
+    /// The first segment that this start creates: those below were sealed when it found them, or by it.
     pub(crate) first_own: u64,
     pub(super) background: (Mutex<bool>, Condvar),
     pub(super) closing: AtomicBool,
     pub(super) live_threads: Mutex<LiveThreads>,
     /// A thread of the journal has ended.
     pub(super) gone: Condvar,
-    /// Threads that are inside a call to the disk: as slow as it is, and not ours to hurry.
+    /// Threads inside a call to the disk: as slow as the disk, and beyond our control.
     pub(crate) at_disk: AtomicUsize,
-    /// What was told last of a segment that cannot be prepared, and when (boot time).
+    /// Last reported failure to prepare a segment, and its time (boot time).
     last_segment_failure: Mutex<(String, u64)>,
     /// Segments that were used again.
     pub(crate) recycled: AtomicU64,
     pub(crate) report: Report,
     pub(super) abandoned: Mutex<AbandonedSegments>,
-    /// Keeps a second daemon out until the journal is gone; a reader that outlives it does not hold it.
+    /// Locks out a second daemon until the journal is gone; a reader that outlives the journal does not hold it.
     pub(super) lock: Mutex<Option<Arc<dyn File>>>,
 }
 
 pub(crate) struct Core {
     pub(crate) committer: Committer,
     pub(crate) watch: Watch,
-    /// What came of a write that failed in a thread which does not tell it itself.
+    /// Result of a write that failed in a thread which does not report it itself.
     pub(crate) failed: Option<Result<Done, Failure>>,
     active_header: Option<SegmentHeader>,
-    /// Signs of life that were asked for, and the last that a writing thread gave.
+    /// Heartbeats that were requested, and the last that a writing thread answered.
     pub(crate) asked: u64,
     pub(crate) given: u64,
 }
 
 impl Shared {
     pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
-        // A panic under the lock is a bug; going on with a half-made decision would be a worse one.
+        // A panic under the lock is a bug; continuing with a half-made decision would be worse.
         self.core.lock().expect("the journal's state is whole")
     }
 
@@ -76,7 +77,8 @@ impl Shared {
         f(&mut self.core().committer)
     }
 
-    /// What is tried five times a second is told when it is another, and every minute.
+    /// Limits reports of a task that is retried five times a second: reports a changed reason at once, the same one
+    /// every minute.
     pub(crate) fn emit_rate_limited(&self, reason: String) {
         let now = self.env().clock.boot_ns();
         let mut reported = self.last_segment_failure.lock().unwrap_or_else(PoisonError::into_inner);
@@ -121,7 +123,7 @@ impl Shared {
         self.core().committer.seek(offset)
     }
 
-    /// As [`Committer::at_rest`](crate::committer::Committer::at_rest), and of retention as well.
+    /// As [`Committer::at_rest`](crate::committer::Committer::at_rest), with the state of retention.
     pub(crate) fn at_rest(&self) -> Option<(Option<u64>, u32, u64)> {
         let (active, epoch) = self.core().committer.at_rest()?;
         Some((active, epoch, self.catalog().removals()))
@@ -151,7 +153,7 @@ impl Shared {
         }
     }
 
-    /// Tells the newest watermarks.
+    /// Publishes the newest watermarks.
     pub(crate) fn publish(&self) {
         let watermarks = self.with(Committer::next_watermarks);
         self.watermarks.publish(watermarks);
@@ -167,7 +169,7 @@ impl Shared {
         }
     }
 
-    /// The first segment is opened before anybody is told that the journal is there.
+    /// Opens the first segment before the journal is announced.
     fn open_first(&self) {
         let mut core = self.core();
         if let Step::Run(job) = core.committer.step(self.env().now()) {
@@ -210,15 +212,15 @@ impl Shared {
             }
         }
         if failed.is_some() {
-            // Who reports it may be held up by that: another thread keeps the time until the recovery.
+            // The reporting thread may be delayed by the report: another thread watches the time until the recovery.
             self.wake_all();
         }
         match failed {
             Some((reason, true)) => self.env().emit(Event::RecoveryFailed { reason, retry_in }),
             Some((reason, false)) if first => {
                 self.env().emit(Event::Failed { reason });
-                // As well as the disk still can: a start after this must not believe `written`. A recovery that was
-                // quicker has raised the epoch, and with it taken back what is to be said here.
+                // Best effort: a start after this must not believe `written`. A faster recovery has raised the epoch,
+                // and thereby removed the reason for this mark.
                 let _ = self.env().meta.update_both(|m| m.latched |= m.epoch() == epoch);
             }
             _ => {}
@@ -226,7 +228,7 @@ impl Shared {
     }
 }
 
-/// Recovers the log and opens its first segment; no thread is started.
+/// Recovers the log and opens its first segment; starts no thread.
 pub(crate) fn open_shared(
     storage: Arc<dyn Storage>,
     dir: &str,

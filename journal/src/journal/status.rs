@@ -1,4 +1,4 @@
-//! What a journal tells of itself: its numbers, its segments, and whether its threads get on.
+//! Status of a journal: its numbers, its segments, and the progress of its threads.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -10,13 +10,13 @@ use crate::sync::atomic::Ordering;
 use crate::sync::has_ended;
 use crate::watermark::Watermarks;
 
-/// Why a journal does not get on by itself any more, for a watchdog.
+/// Reason why a journal makes no progress by itself any more, for a watchdog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Stalled {
     /// A thread has ended though the journal is open.
     #[error("a thread of the journal has ended")]
     Ended,
-    /// No writing thread answered since the last question, and not all of them wait for the disk.
+    /// No writing thread answered since the last request, and not all of them wait for the disk.
     #[error("the journal's writing threads do not get on, and it is not the disk that they wait for")]
     Silent,
 }
@@ -32,33 +32,33 @@ pub struct Status {
     pub lowest_offset: u64,
     /// Segments in the folder, the prepared one included.
     pub segments: usize,
-    /// Bytes that they hold.
+    /// Total bytes of these segments.
     pub bytes: u64,
-    /// Whether the next segment is ready.
+    /// True if the next segment is ready.
     pub prepared: bool,
-    /// Greatest append time in the oldest sealed segment, real: everything appended later is kept. `None` before one is
-    /// sealed, or in the moment after a start or a removal in which its footer was not read yet.
+    /// Greatest append time in the oldest sealed segment, real: everything appended later is still stored. `None`
+    /// before one is sealed, or shortly after a start or a removal, while its footer was not read yet.
     pub oldest_segment_ns: Option<i64>,
-    /// Why the journal does not take appends, if it failed.
+    /// Reason why the journal does not take appends, if it failed.
     pub failure: Option<String>,
-    /// Why no further segment can be opened, where that is not for want of room.
+    /// Reason why no further segment can be opened, except lack of room.
     pub unopened: Option<String>,
     /// Bytes that wait for the disk.
     pub in_flight_bytes: usize,
-    /// How long ago the oldest record was taken that is not durable.
+    /// Age of the oldest record that is not durable.
     pub oldest_undurable: Option<Duration>,
-    /// How long the disk has had the oldest write or sync that is not done. (Not what waits for the next sync of
-    /// `fire_and_forget`: nothing has been asked of the disk for it.)
+    /// Age of the oldest write or sync at the disk that is not done. (Data that waits for the next sync of
+    /// `fire_and_forget` is not included: the disk has no request for it.)
     pub disk_busy: Option<Duration>,
     /// Producers that are remembered.
     pub producers: usize,
-    /// Owners that have most bytes in the kept log, as far as it was counted ([`crate::owner_bytes`]), and how many.
+    /// Owners that have most bytes in the stored log, as far as it was counted ([`crate::owner_bytes`]), and how many.
     pub owners: Vec<(u64, u64)>,
     /// Room in the file system.
     pub space: crate::io::Space,
-    /// What issues the writes, why, and what had to be done without.
+    /// The engine that issues the writes, its reason, and the missing features.
     pub engine: EngineReport,
-    /// Batches that the thread which took them wrote itself, because nothing was in flight.
+    /// Batches that the accepting thread wrote itself, because nothing was in flight.
     pub inline_batches: u64,
     /// Segments since the start that were written over one that retention removed.
     pub recycled: u64,
@@ -87,13 +87,13 @@ pub struct SegmentSummary {
 }
 
 impl Journal {
-    /// Asks the writing threads for a sign of life, and tells whether the one asked for by the call before came. To be
-    /// called every few seconds: between two calls a thread that can run has run.
+    /// Requests a heartbeat from the writing threads, and reports if the previous request was answered. Call it every
+    /// few seconds: between two calls a thread that can run has run.
     ///
     /// A slow disk is no stall: threads inside a call to it answer when it is over.
     ///
     /// # Errors
-    /// [`Stalled`]: a restart may help, waiting will not.
+    /// [`Stalled`]: a restart may help, waiting does not.
     pub fn heartbeat(&self) -> Result<(), Stalled> {
         if self.shared.is_closing() {
             return Ok(()); // threads end, and the drain has a deadline of its own
@@ -115,7 +115,7 @@ impl Journal {
         if answered || all_at_disk { Ok(()) } else { Err(Stalled::Silent) }
     }
 
-    /// The numbers of the moment.
+    /// Current numbers.
     pub fn status(&self) -> Status {
         let shared = &self.shared;
         let meta = shared.env().meta.get();
@@ -123,7 +123,7 @@ impl Journal {
         let oldest_segment_ns = shared.catalog().first().and_then(|s| s.known_summary()).map(|s| s.max_append_ns);
         let capacity = shared.env().config.segment_bytes;
         let now = shared.env().clock.boot_ns();
-        // Calls to the file system, which may hang (a network, FUSE): nobody waits for them at the core.
+        // Calls to the file system may hang (a network, FUSE): no thread waits for them with the core locked.
         let (space, engine) = (shared.storage().space().unwrap_or_default(), shared.storage().engine());
         let core = shared.core();
         let c = &core.committer;

@@ -1,6 +1,6 @@
-//! What ending segments by footers would give up, with nothing changed.
+//! Dry run of ending segments by footers: the offsets that would be lost, with nothing changed.
 //!
-//! What must hold: the same offsets as [`end`](super::end) then names.
+//! Invariant: the same offsets as [`end`](super::end) then names.
 
 use std::io;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use crate::format::segment::SegmentHeader;
 use crate::format::segment_name;
 use crate::io::{Access, Storage};
 
-/// For segments in a row without footers: the number under whose name each lies, and its header. A later segment holds the
-/// log from `limit` on; the first of them begins at `first_offset`.
+/// For adjacent segments without footers: the number under whose name each lies, and its header. A later segment holds
+/// the log from `limit` on; the first of them begins at `first_offset`.
 ///
 /// # Errors
-/// What the kernel says of opening them.
+/// Error of the kernel on opening them.
 pub(crate) fn dry_run(
     storage: &dyn Storage,
     boot_id: [u8; 16],

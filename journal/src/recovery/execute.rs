@@ -1,4 +1,4 @@
-//! Carries a plan out: set aside, write again, seal, raise the epoch.
+//! Carries a plan out: quarantine, rewrite, seal, raise the epoch.
 
 mod again;
 mod copies;
@@ -43,23 +43,23 @@ struct Work {
     file: Arc<dyn File>,
     scan: Scan,
     kept: Kept,
-    /// Its header could not be read, a new one was made: nothing in it can be believed.
+    /// Its header could not be read, a new one was made: nothing in it is valid.
     headless: bool,
     /// From this offset on nothing in it counts.
     limit: Option<u64>,
-    /// Batches that were told to be lost, and can be read now: from, to.
+    /// Batches that were reported lost, and can be read now: from, to.
     lost: Vec<(u64, u64)>,
-    /// Where its tail ends, if that stays in it: there was no room to set it aside.
+    /// End of its tail, if that stays in it: there was no room to quarantine it.
     tail_end: Option<u64>,
 }
 
 struct PlanExecutor<'a> {
     storage: &'a dyn Storage,
-    /// What a start knows from `clad.meta`; recovery in the process raises the epoch itself.
+    /// Knowledge of a start from `clad.meta`; recovery in the process raises the epoch itself.
     meta: Option<&'a MetaFile>,
-    /// What that said when this began: where each epoch ended.
+    /// Content of `clad.meta` at the beginning: the end of each epoch.
     said: Meta,
-    /// What it said was lost.
+    /// Offsets that it reported lost.
     reported_lost: Arc<[Damage]>,
     observer: &'a Observer,
     boot_id: [u8; 16],
@@ -67,20 +67,20 @@ struct PlanExecutor<'a> {
     log_id: [u8; 16],
     report: Report,
     producers: ProducerTable,
-    /// `producers` knows what is in the segments already: storing it once more would push out what is older.
+    /// `producers` already includes the segments: storing them once more would push out older entries.
     producers_known: bool,
     sealed: BTreeMap<u64, Sealed>,
     before: Option<Before>,
     next_offset: u64,
     greatest_epoch: u32,
-    /// Epochs of the segments that were looked at, with the first offset of the first in each.
+    /// Epochs of the scanned segments, with the first offset of the first in each.
     epochs: BTreeMap<u32, u64>,
-    /// A recovery that was cut had found damage, and sealed it: no report has told of it.
+    /// A recovery that was cut had found and sealed damage that no report names.
     untold: bool,
-    /// Offsets of these segments that are lost from now on, and that none but their footers names so far.
+    /// Offsets of these segments that are lost from now on, and that only their footers name so far.
     lost: Vec<Damage>,
     faults: Faults,
-    /// The segment that goes on being used: none but for [`Fault::CutInPlace`].
+    /// The segment that stays in use: only for [`Fault::CutInPlace`].
     in_use: Option<Active>,
 }
 
@@ -139,11 +139,11 @@ pub(super) fn execute(
     let missing_footer = survey.open.iter().filter(|s| s.has_lost_its_footer(said.clean)).map(|s| s.number);
     c.report.missing_footer = missing_footer.collect();
     c.recover(survey.open, said.latched)?;
-    // Where a start that was cut had found more proven, and the segment is gone since: as the plan would have it.
+    // For a start that was cut and had found more proven, with the segment gone since: same result as in the plan.
     let proven = Said::by(&said, boot_id);
     let begun = if said.latched { proven.durable } else { proven.durable.max(proven.written) };
     if c.next_offset < begun {
-        // What lay there is in no segment that is left: none has a footer that could name it.
+        // The former data is in no remaining segment: none has a footer that could name it.
         c.report.damage.push(Damage { from: c.next_offset, to: begun });
         c.next_offset = begun;
     }
@@ -157,7 +157,7 @@ pub(super) fn execute(
         m.least_epoch = 0;
         m.proof = None;
         if !clean && !config.faults.has(Fault::EpochNotRaised) {
-            // A lost slot may have taken the word of an epoch along: its first segment has it too.
+            // A lost slot may have lost the entry of an epoch: its first segment has that, too.
             for (epoch, first) in c.epochs.range(m.epoch() + 1..epoch) {
                 m.push_epoch(*epoch, *first);
             }
@@ -183,8 +183,8 @@ pub(super) fn execute(
     })
 }
 
-/// Ends a segment that was left in the process at `limit`, below which everything in it is durable or lost: a later
-/// segment holds the rest. Its descriptors must be closed.
+/// Ends a segment that recovery in the process abandoned, at `limit`: below that everything in it is durable or lost.
+/// A later segment holds the rest. Its descriptors must be closed.
 pub(crate) fn end_at(
     env: &Env,
     number: u64,
@@ -209,32 +209,32 @@ pub(crate) fn end_at(
     })
 }
 
-/// Segments in a row that are to be ended by footers, and what has to be known for that.
+/// Adjacent segments to be ended by footers, and the input for that.
 pub(crate) struct Ending<'a> {
     pub(crate) storage: &'a dyn Storage,
     pub(crate) observer: &'a Observer,
     pub(crate) boot_id: [u8; 16],
     pub(crate) now: Moment,
-    /// What `clad.meta` says.
+    /// Content of `clad.meta`.
     pub(crate) said: Meta,
     pub(crate) numbers: Vec<u64>,
     /// A later segment holds the log from this offset on.
     pub(crate) limit: u64,
-    /// Where the first of them begins.
+    /// First offset of the first of them.
     pub(crate) first_offset: u64,
     pub(crate) before: Option<Before>,
     pub(crate) producers: ProducerTable,
-    /// They know what is in the segments already.
+    /// `producers` already includes the segments.
     pub(crate) producers_known: bool,
     pub(crate) faults: Faults,
 }
 
-/// What came of that.
+/// Result of ending them.
 pub(crate) struct Ended {
     pub(crate) sealed: Vec<Sealed>,
     /// Offsets that are lost.
     pub(crate) damage: Vec<Damage>,
-    /// Of these, what `clad.meta` must know.
+    /// Of these, the ones that `clad.meta` must contain.
     pub(crate) lost: Vec<Damage>,
 }
 
@@ -267,7 +267,7 @@ pub(crate) fn end(e: Ending<'_>) -> Result<Ended, OpenError> {
     for number in e.numbers {
         let probed = super::probe_alone(storage, number, e.observer, e.faults);
         let segment = probed.map_err(OpenError::io(segment_name(number)))?;
-        // An attempt before this one came as far as the footer, and has told nobody what that names.
+        // An earlier attempt came as far as the footer, and did not report the losses in it.
         if matches!(segment.state, State::Sealed { .. }) {
             c.write_footer_again(&segment).map_err(OpenError::io(segment_name(number)))?;
             c.take_found(segment);
@@ -280,8 +280,8 @@ pub(crate) fn end(e: Ending<'_>) -> Result<Ended, OpenError> {
 }
 
 impl PlanExecutor<'_> {
-    /// A footer that can be read may still be a clean page, or one that was never synced: the same bytes again, and
-    /// a sync of them, its length and its mode. What lies below it was synced before it was written.
+    /// Writes the same footer bytes again and syncs them, the length and the mode. A readable footer may still be a
+    /// clean page, or one that was never synced. The data below it was synced before it was written.
     fn write_footer_again(&self, segment: &Segment) -> io::Result<()> {
         let State::Sealed { header, footer, .. } = &segment.state else { return Ok(()) };
         let name = segment_name(segment.number);
@@ -295,13 +295,13 @@ impl PlanExecutor<'_> {
         file.sync_all()
     }
 
-    /// One that was sealed before: in the process, or by a start that was cut and had told of nothing yet.
+    /// Takes a segment that was sealed before: in the process, or by a start that was cut before its report.
     fn take_found(&mut self, segment: Segment) {
         if let State::Sealed { footer, .. } = &segment.state {
             let begun = self.said.epoch_start().first_offset;
             let follows = segment.number.checked_sub(1).is_none_or(|before| !self.report.missing.contains(&before));
-            // Below where the epoch began, too: such a start may have sealed an old segment again. What it begins with may have been
-            // lost with the one before, which may be back.
+            // Also below where the epoch began: such a start may have sealed an old segment again. The losses at its
+            // start may belong to the segment before, which may be back.
             let own: Vec<Damage> = footer.lost_of_its_own().collect();
             let is_untold = |d: &Damage| d.to > begun || own.contains(d) && !self.said.knows_lost(*d);
             self.lost.extend(footer.lost_here(follows).filter(is_untold));
@@ -310,11 +310,12 @@ impl PlanExecutor<'_> {
         self.take_sealed(segment);
     }
 
-    /// A start or a `repair` was cut that was about to seal what it gave up, and a `repair` seals below the newest: what their footers
-    /// name and nobody has told. But for what one begins with whose segment before was not there: that may be back.
+    /// Reads footers for unreported losses: a start or a `repair` was cut while sealing, and a `repair` seals below
+    /// the newest. Losses at the start of a segment whose predecessor did not exist are left out: that one may be
+    /// back.
     fn ask_footers(&mut self, sealed: &BTreeMap<u64, u64>) {
         for (number, bytes) in sealed {
-            // One that cannot be read now gives nothing up that it did not before.
+            // A footer that cannot be read now adds no loss.
             let Ok(segment) = super::probe(self.storage, *number, *bytes) else { continue };
             self.report.bytes_read += segment.bytes_read;
             let State::Sealed { header, footer, .. } = &segment.state else { continue };
@@ -329,8 +330,8 @@ impl PlanExecutor<'_> {
     fn take_sealed(&mut self, segment: Segment) {
         let State::Sealed { header, footer, head_checksum } = segment.state else { return };
         self.producers.load(&footer.producers, self.now);
-        // Where a later segment repeats what was behind its end, it knows of that, too. If that one is lost as a whole, those
-        // appends are not stored, and their offsets will be others'.
+        // A later segment that repeats the data behind its end knows of that, too. If that segment is lost as a whole,
+        // those appends are not stored, and their offsets will be reused.
         self.producers.lose(footer.end_offset, u64::MAX);
         self.next_offset = footer.end_offset;
         let begun = self.meta.map_or(u64::MAX, |meta| meta.get().epoch_start().first_offset);
@@ -345,16 +346,16 @@ impl PlanExecutor<'_> {
         self.sealed.insert(segment.number, Sealed::known(segment.number, segment.file_len, self.log_id, &footer));
     }
 
-    /// The epoch in which the log goes on after an unclean end.
+    /// The epoch in which the log resumes after an unclean end.
     fn next_epoch(&self) -> u32 {
-        // A watermark covers what was given one epoch before, up to where this one begins; below that may lie a hole.
+        // A watermark covers offsets assigned one epoch before, up to where this one begins; below that may lie a gap.
         let has_gap = self.report.is_damaged() || self.untold;
         self.greatest_epoch + if has_gap { 2 } else { 1 }
     }
 
-    /// Says in `clad.meta`, before anything is changed, what the next start could not see any more should this one be cut:
-    /// the segments sealed, the damage in them named, and a mark of a clean end from before; and where the footer goes, what
-    /// proved that damage.
+    /// Stores in `clad.meta`, before anything is changed, facts that the next start could not find if this one is cut:
+    /// the sealed segments, the damage in them, and an earlier record of a clean end. Where the footer is removed, it
+    /// also stores the proof of that damage.
     fn announce(&mut self, plan: &Plan) -> Result<(), OpenError> {
         let damaged = plan.kept.iter().any(|kept| !kept.damage.is_empty());
         self.untold |= damaged;
@@ -362,7 +363,7 @@ impl PlanExecutor<'_> {
         let (said, has_gap) = (meta.get(), epoch > self.greatest_epoch + 1);
         let mut proof = Proof { durable: plan.proven_durable, written: plan.proven_end, boot_id: self.boot_id };
         if let Some(before) = said.proof {
-            // That of a start that was cut; segments with a limit are planned without it.
+            // The proof of a start that was cut; segments with a limit are planned without it.
             proof.durable = proof.durable.max(before.durable);
             proof.written =
                 if before.boot_id == self.boot_id { proof.written.max(before.written) } else { proof.written };
@@ -379,8 +380,8 @@ impl PlanExecutor<'_> {
         announced.map_err(OpenError::io("write clad.meta"))
     }
 
-    /// Notes what is lost before a further segment is sealed: should this start be cut, the next one looks at the newest of those
-    /// that are, and not below it.
+    /// Stores the losses before a further segment is sealed: if this start is cut, the next one reads the newest
+    /// sealed segment, and none below it.
     fn note_lost(&self) -> Result<(), OpenError> {
         let Some((meta, said)) = self.meta.map(|meta| (meta, meta.get())) else { return Ok(()) };
         if self.lost.iter().all(|lost| said.knows_lost(*lost)) {
@@ -390,7 +391,7 @@ impl PlanExecutor<'_> {
         noted.map_err(OpenError::io("write clad.meta"))
     }
 
-    /// Goes through the open segments in groups: a sealed one that supersedes ends a group, and limits it.
+    /// Processes the open segments in groups: a sealed one that supersedes ends a group, and limits it.
     fn recover(&mut self, open: Vec<Segment>, latched: bool) -> Result<(), OpenError> {
         let mut group = Vec::new();
         for segment in open {
@@ -450,7 +451,7 @@ impl PlanExecutor<'_> {
         Ok(())
     }
 
-    /// What the plan needs. The batches come back behind it: there may be a million of them.
+    /// Input of the plan. The batches are returned after it: there may be a million of them.
     fn unsealed(&self, w: &mut Work) -> Unsealed {
         let same_boot = w.header.boot_id == self.boot_id && self.boot_id != [0; 16];
         let same_boot = same_boot || self.faults.has(Fault::OtherBootBelieved);
@@ -475,7 +476,7 @@ impl PlanExecutor<'_> {
             scan_with(file.clone(), &header, self.faults)?
         };
         self.report.bytes_read += scan.bytes_read;
-        // What was cut off when a later epoch began may still lie behind the end that its footer had.
+        // Data cut off when a later epoch began may still lie behind the end that its footer had.
         let end = if headless { None } else { self.said.end_of(header.epoch) };
         let limit = limit.into_iter().chain(end).min();
         Ok(Work {
@@ -533,7 +534,7 @@ impl PlanExecutor<'_> {
         Ok(())
     }
 
-    /// For [`Fault::CutInPlace`]: appends go on behind what is kept, over what is not.
+    /// For [`Fault::CutInPlace`]: appends continue behind the preserved data, over the dropped.
     fn cut_in_place(&mut self, w: &Work, plan: &Plan) -> io::Result<()> {
         self.write_kept_again(w, plan)?;
         let footer = self.footer(w, kept_end(w))?;
@@ -544,7 +545,7 @@ impl PlanExecutor<'_> {
         Ok(())
     }
 
-    /// What the footer says: from the headers of what is kept, and from its chunks.
+    /// Builds the footer from the headers of the preserved batches, and from their chunks.
     fn footer(&mut self, w: &Work, data_end: u64) -> io::Result<Footer> {
         let mut footer = Footer {
             segment: w.number,
@@ -594,7 +595,7 @@ impl PlanExecutor<'_> {
     }
 }
 
-/// The tombstones in what is kept of a segment, the lowest offset last.
+/// The tombstones in the preserved part of a segment, the lowest offset last.
 fn tombstones(w: &Work, window: &mut Window) -> io::Result<Vec<Tombstone>> {
     let mut all = Vec::new();
     for b in w.scan.batches.iter().filter(|b| is_tombstones(b) && b.pos < kept_end(w)) {
@@ -610,8 +611,8 @@ fn kept(w: &Work) -> impl Iterator<Item = &Found> {
     w.kept.batches.iter().map(|i| &w.scan.batches[*i])
 }
 
-/// Where what is kept ends in the file: with the last batch of records, or the tombstones that follow it. What a tombstone
-/// follows was durable before it was written, so one that somebody was told of is never behind the cut.
+/// End of the preserved data in the file: the last batch of records, or the tombstones that follow it. Records before
+/// a tombstone were durable before it was written, so a reported tombstone is never behind the cut.
 fn kept_end(w: &Work) -> u64 {
     let records = kept(w).last().map_or(u64::from(w.header.block_size), |b| align(b.end));
     let behind = w.scan.batches[w.scan.batches.partition_point(|b| b.pos < records)..].iter();

@@ -1,6 +1,6 @@
 //! A segment's header with one wrong byte: corrected by a start where it needs the segment, and by a repair anywhere.
 //!
-//! What must hold: a header is corrected only where one changed byte makes its own checksum hold **and** it then names
+//! Invariant: a header is corrected only where one changed byte makes its own checksum hold **and** it then names
 //! the segment under whose name it lies. By chance that happens to a header of random bytes once in 2^32 / (128 × 255)
 //! ≈ 130,000 times, and the number would still have to fit: 2^64 more to one.
 
@@ -17,7 +17,7 @@ pub(crate) fn read(storage: &dyn Storage, number: u64) -> io::Result<Result<Segm
     Ok(SegmentHeader::decode(&survey::head(storage, number)?))
 }
 
-/// Which byte is wrong, and the header with it put right; nothing where no single byte does it.
+/// Index of the wrong byte, and the corrected header; nothing if no single byte corrects it.
 pub(crate) fn correct(storage: &dyn Storage, number: u64) -> io::Result<Option<(usize, SegmentHeader)>> {
     let block = survey::head(storage, number)?;
     Ok(block.get(..LEN).and_then(|head| correct_bytes(head, number)))
@@ -40,7 +40,7 @@ fn correct_bytes(head: &[u8], number: u64) -> Option<(usize, SegmentHeader)> {
     None
 }
 
-/// Keeps the block as it was in `quarantine/`, then writes the header.
+/// Copies the block as it was to `quarantine/`, then writes the header.
 pub(crate) fn keep_and_write(storage: &dyn Storage, header: &SegmentHeader) -> io::Result<()> {
     let name = segment_name(header.number);
     let block = survey::head(storage, header.number)?;

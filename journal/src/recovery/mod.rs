@@ -1,15 +1,15 @@
-//! What a start does with what it finds, before anything is appended.
+//! Recovery at a start, before anything is appended.
 //!
-//! What must hold:
-//! - Nothing is concluded from an unsealed segment before its exclusive lock is held: a dead process's write may still be
-//!   on its way to the disk (`segment_file.rs`).
-//! - A sync proves nothing about pages that are clean. What is kept above the proven durable end is **written again**,
-//!   the same bytes at the same place, and synced, before it is called durable.
-//! - Nothing is destroyed: what is not kept is first copied to `quarantine/` and synced, under a name made of its
-//!   place and checksum, so that a start which is cut and made again sets the same file aside.
+//! Invariants:
+//! - Nothing is concluded from an unsealed segment before its exclusive lock is held: a dead process's write may still
+//!   be on its way to the disk (`segment_file.rs`).
+//! - A sync proves nothing about pages that are clean. Data preserved above the proven durable end is **written
+//!   again**, the same bytes at the same place, and synced, before it is called durable.
+//! - Nothing is destroyed: dropped data is first copied to `quarantine/` and synced. The copy's name is made of place
+//!   and checksum, so that a start which is cut and repeated makes the same file.
 //! - Then, and in this order: footers of the segments (ascending), the new epoch in `clad.meta`; the caller then opens
 //!   a segment that never held a batch. Power may be cut between any two steps: the next start reaches the same log.
-//! - A start on a full disk first frees what holds nothing (`survey.rs`), before it needs room itself.
+//! - A start on a full disk first removes files that hold nothing (`survey.rs`), before it needs room itself.
 //! - The work is bounded by the first segment without a footer: everything below is proven by its footer, and only
 //!   the newest of these is read.
 
@@ -48,7 +48,7 @@ pub(crate) use survey::{
     probe_as, segments as list_segments,
 };
 
-/// A log that is ready to go on.
+/// A log that is ready to resume.
 pub(crate) struct Recovered {
     pub(crate) meta: MetaFile,
     pub(crate) lock: Arc<dyn File>,
@@ -56,15 +56,16 @@ pub(crate) struct Recovered {
     pub(crate) sealed: Vec<Sealed>,
     pub(crate) next_offset: u64,
     pub(crate) before: Option<Before>,
-    /// None but for [`crate::faults::Fault::CutInPlace`]: a start puts a new segment to use.
+    /// Set only for [`crate::faults::Fault::CutInPlace`]: otherwise a start puts a new segment to use.
     pub(crate) in_use: Option<Active>,
     pub(crate) report: Report,
 }
 
-/// Opens or makes the log in a folder and recovers it.
+/// Opens or creates the log in a folder and recovers it.
 ///
 /// # Errors
-/// [`OpenError`]; nothing was changed when it is `Locked`, `Foreign`, `ForeignSegment`, `MetaLost`, `Remains` or `Newer`.
+/// [`OpenError`]; nothing was changed when it is `Locked`, `Foreign`, `ForeignSegment`, `MetaLost`, `Remains` or
+/// `Newer`.
 pub(crate) fn start(
     storage: &dyn Storage,
     dir: &str,
@@ -96,7 +97,7 @@ pub(crate) fn start(
             let now = Moment { real_ns: clock.real_ns(), boot_ns: clock.boot_ns() };
             let mut recovered =
                 execute::execute(storage, clock.boot_id(), now, config, meta, lock, survey, greatest_epoch, observer)?;
-            // It has written that slot anew.
+            // It has rewritten that slot.
             recovered.report.meta_slot = !whole;
             recovered
         }

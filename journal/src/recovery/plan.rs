@@ -1,25 +1,26 @@
-//! What recovery concludes, as a pure function of what the scans found.
+//! Conclusions of recovery, as a pure function of the scan results.
 //!
-//! What must hold:
+//! Invariants:
 //! - A batch **continues the log** when its first offset is the one expected and its chain names the batch before it
 //!   in the same segment (zero for the first).
-//! - The **proven end** is the greatest `durable` that any intact batch, or the end of a footer, vouches for, or the greatest `written` where
-//!   the segment was used under this very boot and no failure was latched; and it is never below the first offset of
-//!   the newest epoch in `clad.meta`, which was written when everything below that was durable, or told to be lost; nor below
-//!   what a start that was cut has left word of there: it may have written over the batch that vouched for it.
-//! - A failure **below** the proven end is damage: it is named, and the rest is kept. The **cut** is the first failure
-//!   at or above it: what lies behind is certain of nothing and is set aside.
-//! - A batch that begins where the damage ends is kept though its chain names a batch that cannot be read: what it follows
-//!   was proven, a segment is written by one process in one epoch, and so no other batch ever had its offset there. It may
-//!   have been acknowledged; that the batch before it has rotted is no reason to drop it.
-//! - Offsets that were proven are never given again in this history: the log goes on at the proven end at least.
-//! - What was told to be lost stays lost, whatever the device gives of it later: its offsets are in `clad.meta`, and its producers
-//!   may have sent it again since, which was stored as new.
-//! - A batch that repeats what was kept is passed over, and the next one may name it: a segment that recovery in the process
-//!   wrote repeats what it supersedes, also when it has lost the footer that says so.
-//! - Of such a segment and the one before it, the later counts: where the earlier one goes on behind a gap, and the later holds a
-//!   batch that begins in it, the rest of the earlier one is what was left there when its end was repeated.
-//! - The same input gives the same plan, and a plan that was carried out in part gives the same result when made anew.
+//! - The **proven end** is the greatest `durable` in any intact batch or footer end. If the segment was used under
+//!   this very boot and no failure was latched, the greatest `written` also counts. It is never below the first offset
+//!   of the newest epoch in `clad.meta`, which was written when everything below that was durable, or reported lost.
+//!   It is also never below the proven end that an interrupted start recorded there: that start may have overwritten
+//!   the batch with those watermarks.
+//! - A failure **below** the proven end is damage: it is named, and the rest is preserved. The **cut** is the first
+//!   failure at or above it: nothing behind it is certain, so that is quarantined.
+//! - A batch that begins where the damage ends is preserved though its chain names an unreadable batch. Its
+//!   predecessor was proven, and one process writes a segment in one epoch, so no other batch ever had its offset
+//!   there. It may have been acknowledged; bit rot in the batch before it is no reason to drop it.
+//! - Proven offsets are never assigned again in this history: the log resumes at the proven end at least.
+//! - Data that was reported lost stays lost, even if the device returns it later. Its offsets are in `clad.meta`, and
+//!   its producers may have sent it again since, which was stored as new.
+//! - A batch that repeats preserved data is skipped, and the next one may name it. A segment that recovery in the
+//!   process wrote repeats the data that it supersedes, also when it has lost the footer that says so.
+//! - Of such a segment and the one before it, the later counts. The earlier one may continue behind a gap in which a
+//!   batch of the later one begins. Then the rest of the earlier one was left there when its end was repeated.
+//! - The same input gives the same plan, and a partly executed plan gives the same result when made again.
 //!
 //! | next batch           | expected < proven end                  | expected >= proven end |
 //! |----------------------|----------------------------------------|------------------------|
@@ -33,7 +34,7 @@
 //! | overlaps             | skip it                                | cut before it          |
 //! | none left            | damage up to the proven end            | end of the log         |
 //! | at or above the limit | skip it                               | skip it                |
-//! | was told to be lost  | skip it                                | skip it                |
+//! | was reported lost    | skip it                                | skip it                |
 //!
 //! The limit is where a later segment repeats the log, or where an epoch later than the segment's began.
 
@@ -52,29 +53,30 @@ pub struct Unsealed {
     pub batches: Vec<Found>,
     /// It was used under the boot that runs now.
     pub same_boot: bool,
-    /// From this offset on nothing in it counts: a later segment repeats the log, or a later epoch began there. Everything
-    /// below was durable when that came to be, or told to be lost.
+    /// From this offset on nothing in it counts: a later segment repeats the log, or a later epoch began there.
+    /// Everything below was durable at that time, or reported lost.
     pub limit: Option<u64>,
-    /// Where a footer says it ends, behind which its file goes on: who sealed it was cut before the file was made shorter. It
-    /// was written when everything below was durable, or told to be lost.
+    /// End of the segment by a footer behind which the file continues: the sealing process was cut before it shortened
+    /// the file. The footer was written when everything below was durable, or reported lost.
     pub footer_end: Option<u64>,
-    /// Offsets that were told to be lost.
+    /// Offsets that were reported lost.
     pub lost: Arc<[Damage]>,
 }
 
 impl Unsealed {
-    /// Whether a batch holds what was told to be lost.
+    /// True if a batch holds data that was reported lost.
     pub fn was_lost(&self, batch: &Found) -> bool {
         self.lost.iter().any(|lost| lost.hits(batch.header.first_offset, batch.header.end_offset()))
     }
 
-    /// Whether a batch is of records that may be kept.
+    /// True if a batch has records that may be preserved.
     fn counts(&self, batch: &Found) -> bool {
         let ended = self.limit.is_some_and(|limit| batch.header.end_offset() > limit);
         batch.is_data() && !ended && !self.was_lost(batch)
     }
 
-    /// Whether one that may be kept begins at an offset in this range. They lie in the order of their offsets.
+    /// True if a batch that may be preserved begins at an offset in this range. They lie in the order of their
+    /// offsets.
     fn holds_one_in(&self, from: u64, to: u64) -> bool {
         let first = self.batches.partition_point(|batch| batch.header.first_offset < from);
         let mut within = self.batches[first..].iter().take_while(|batch| batch.header.first_offset < to);
@@ -82,20 +84,20 @@ impl Unsealed {
     }
 }
 
-/// What is kept of one segment.
+/// Preserved part of one segment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
-    /// Which of its batches, by index, ascending.
+    /// Indexes of its batches, ascending.
     pub batches: Vec<usize>,
     /// Expected offset at its start.
     pub first_offset: u64,
-    /// One past its last kept offset.
+    /// One past its last preserved offset.
     pub end_offset: u64,
     /// Lost offsets in it.
     pub damage: Vec<Damage>,
-    /// The cut is in it or before it: what is not kept of it is an unvouched tail.
+    /// The cut is in it or before it: its dropped part is an unproven tail.
     pub cut: bool,
-    /// Batches whose chain does not name the batch before, kept because they are proven.
+    /// Batches whose chain does not name the batch before, preserved because they are proven.
     pub unchained: u32,
 }
 
@@ -104,9 +106,9 @@ pub struct Kept {
 pub struct Plan {
     /// For each unsealed segment, in order.
     pub kept: Vec<Kept>,
-    /// Where the log goes on.
+    /// The offset at which the log resumes.
     pub next_offset: u64,
-    /// Everything below this was vouched for as durable.
+    /// Everything below this was durable, by the watermarks in a batch or the end of a footer.
     pub proven_durable: u64,
     /// Everything below this is proven to have been acknowledged or acknowledgeable.
     pub proven_end: u64,
@@ -114,18 +116,18 @@ pub struct Plan {
     pub cut_at: Option<u64>,
 }
 
-/// What `clad.meta` says of how far the log had come. Nothing, where other segments follow these: then they say it.
+/// The log's progress by `clad.meta`. Nothing, where other segments follow these: then they define it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Said {
-    /// Below this everything was durable, or told to be lost: where the newest epoch began, or what a start found proven that
-    /// was cut.
+    /// Below this everything was durable, or reported lost: the start of the newest epoch, or the end that an
+    /// interrupted start found proven.
     pub durable: u64,
     /// Below this everything was written, under the boot that runs now, as such a start found it.
     pub written: u64,
 }
 
 impl Said {
-    /// By a `clad.meta`, under this boot.
+    /// Reads it from a `clad.meta`, under this boot.
     pub fn by(meta: &Meta, boot_id: [u8; 16]) -> Self {
         let begun = meta.epoch_start().first_offset;
         let same_boot = meta.proof.filter(|proof| proof.boot_id == boot_id && boot_id != [0; 16]);
@@ -136,7 +138,7 @@ impl Said {
     }
 }
 
-/// Concludes. `start` is where the last sealed segment ended; `latched`: a failure was latched and not recovered.
+/// Makes the plan. `start` is where the last sealed segment ended; `latched`: a failure was latched and not recovered.
 pub fn plan(start: u64, said: Said, segments: &[Unsealed], latched: bool) -> Plan {
     let all = || segments.iter().flat_map(|s| s.batches.iter().map(move |b| (s, b)));
     let footers = segments.iter().filter_map(|s| s.footer_end);
@@ -203,7 +205,7 @@ fn walk(segment: &Unsealed, later: &[Unsealed], expected: &mut u64, proven: u64,
                 kept.unchained += 1;
             }
             if h.first_offset > *expected {
-                // Between it and what is proven something is missing that nothing proves.
+                // Between it and the proven end is a gap that nothing proves.
                 *cut = Some(*expected);
                 kept.cut = true;
                 break;
@@ -272,8 +274,8 @@ mod tests {
         Unsealed { number: 0, batches, same_boot: false, limit: None, footer_end: None, lost: Arc::default() }
     }
 
-    /// Every subset of five batches may be missing, under every proven end, with and without today's boot: what is
-    /// kept must follow from the rules, stated here a second time and more slowly.
+    /// Every subset of five batches may be missing, under every proven end, with and without today's boot. The result
+    /// must follow from the rules, stated here a second time and more slowly.
     #[test]
     fn every_combination_of_missing_batches_and_proofs() {
         let mut cases = 0;
@@ -301,7 +303,8 @@ mod tests {
     fn check(present: u32, proven: u64, got: &Plan, batches: &[Found]) {
         let kept: Vec<u64> = got.kept[0].batches.iter().map(|i| batches[*i].header.first_offset).collect();
         let has = |o: u64| present >> o & 1 == 1;
-        // Every offset below the proven end is kept or named as lost. From there on only an unbroken row is kept.
+        // Every offset below the proven end is preserved or named as lost. From there on only an unbroken row is
+        // preserved.
         let mut want: Vec<u64> = (0..proven).filter(|o| has(*o)).collect();
         let mut lost: Vec<Damage> = Vec::new();
         for o in (0..proven).filter(|o| !has(*o)) {
@@ -353,7 +356,7 @@ mod tests {
 
     #[test]
     fn what_the_newest_epoch_began_behind_is_proven() {
-        // Whatever rots in the last segments, their header included: the log goes on where the epoch began.
+        // Whatever bit rot hits the last segments, their header included: the log resumes where the epoch began.
         for segments in [vec![segment(Vec::new())], vec![segment(vec![data(10, 0, 0), data(12, 0, 0)])]] {
             let got = plan(10, durable(14), &segments, false);
             assert_eq!((got.next_offset, got.cut_at), (14, None));
@@ -365,7 +368,7 @@ mod tests {
         assert_eq!((got.next_offset, got.kept[0].damage.clone()), (14, vec![Damage { from: 11, to: 14 }]));
     }
 
-    /// The batch that vouched for it may have been written over by a start that was cut.
+    /// A start that was cut may have overwritten the batch with these watermarks.
     #[test]
     fn what_a_start_found_proven_that_was_cut_stays_proven() {
         let batches = || segment(vec![data(0, 0, 0), chained(2, 0, 0, 77)]);
@@ -428,7 +431,7 @@ mod tests {
                 assert_eq!(got.kept[0].damage, [Damage { from: damage.0, to: damage.1 }]);
             }
         }
-        // What vouches does so all the same.
+        // Batches with watermarks still prove it.
         let with_markers = vec![data(0, 0, 0), data(1, 3, 3), data(2, 0, 0)];
         let got = plan(
             0,
@@ -439,7 +442,7 @@ mod tests {
         assert_eq!((got.kept[0].batches.as_slice(), got.proven_end), (&[0, 2][..], 3));
     }
 
-    /// What recovery in the process wrote, without the footer that says what it supersedes.
+    /// A segment that recovery in the process wrote, without the footer that says what it supersedes.
     #[test]
     fn what_repeats_the_log_is_passed_over_and_what_follows_it_is_kept() {
         let repeats = |proven| vec![chained(10, 0, 0, 0), data(11, 0, 0), data(12, proven, proven)];
@@ -466,7 +469,7 @@ mod tests {
             assert_eq!(kept(&got), [&[0][..], &[0, 1, 2]], "proven below {proven}");
             assert_eq!((got.next_offset, got.cut_at, got.kept[0].damage.len()), (14, None, 0));
         }
-        // What is hit in the new one as well is lost, with what of it is left in the old one.
+        // Data damaged in the new one as well is lost, with its remains in the old one.
         let got = plan(10, durable(14), &[old(), segment(new()[..1].to_vec())], false);
         assert_eq!((kept(&got), got.next_offset), (vec![vec![0], vec![0]], 14));
         assert_eq!(got.kept[1].damage, [Damage { from: 12, to: 14 }]);

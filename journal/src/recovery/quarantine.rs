@@ -1,10 +1,10 @@
-//! Files that are none of the log's: what can hold no record goes, the rest is set aside.
+//! Files outside the log: files that can hold no record are removed, the rest is quarantined.
 //!
-//! What must hold: a file is removed only when what is in it says that it never was the only copy of a record. That is one
-//! of zeroes behind its header; one that still has the header of a segment which retention had removed, and was on its way
-//! to be used again; and one that was used again, whole, and has no batch of its own. Whatever else lies under the name of
-//! a segment that `clad.meta` does not know is moved to `quarantine/`: that file may be the older copy, and the header or
-//! the first batch of this one damaged.
+//! Invariant: a file is removed only when its content proves that it never was the only copy of a record. There are
+//! three cases: a file with zeroes behind its header; a file with the header of a segment that retention had removed,
+//! prepared for reuse; a reused file, whole, without its own batch. Every other file under the name of a segment that
+//! `clad.meta` does not know is moved to `quarantine/`. That `clad.meta` may be the older copy, and the header or the
+//! first batch of this file damaged.
 
 use std::io;
 
@@ -32,8 +32,8 @@ pub(crate) fn quarantine_name(storage: &dyn Storage, name: &str) -> io::Result<S
     Ok(quarantined)
 }
 
-/// Clears away the segments from `from` on, which were prepared and never put to use, but for `keep`. Returns what was set
-/// aside instead: the name and its bytes.
+/// Removes the segments from `from` on, which were prepared and never put to use, except `keep`. Returns those
+/// quarantined instead: the name and its bytes.
 pub(crate) fn clear_above(
     storage: &dyn Storage,
     meta: &Meta,
@@ -73,7 +73,7 @@ fn holds_nothing(
         }
         _ => {}
     }
-    // Without a header its first block counts as well, but that a header may have been on its way there.
+    // Without a header its first block counts as well, unless a header may have been on its way there.
     let mut at = if header.is_some() || head.iter().all(|b| *b == 0) { block as u64 } else { 0 };
     let mut buf = IoBuf::with_capacity(PIECE);
     while at < len {

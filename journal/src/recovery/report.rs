@@ -1,10 +1,10 @@
-//! What a start found and did, for one line in the log.
+//! Findings and actions of a start, for one line in the log.
 
 use std::fmt;
 
 use crate::format::footer::Damage;
 
-/// What happened at a start.
+/// Events of a start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// The log was made by this start.
@@ -25,13 +25,13 @@ pub struct Report {
     pub rewritten_records: u64,
     /// Bytes that were written again.
     pub rewritten_bytes: u64,
-    /// Bytes that were set aside.
+    /// Bytes that were quarantined.
     pub quarantined_bytes: u64,
-    /// The files in `quarantine/` that hold them.
+    /// The files in `quarantine/` with these bytes.
     pub quarantined: Vec<String>,
-    /// Segments whose tails stay in them, for want of room to set them aside, and how many bytes.
+    /// Segments whose tails stay in them, for want of room to quarantine them, and the bytes.
     pub left_in_place: Vec<(u64, u64)>,
-    /// Where the log was cut.
+    /// Offset at which the log was cut.
     pub cut_at: Option<u64>,
     /// Offsets that were acknowledged, or may have been, and cannot be read any more.
     pub damage: Vec<Damage>,
@@ -43,16 +43,17 @@ pub struct Report {
     pub missing_footer: Vec<u64>,
     /// Files of segments that `clad.meta` does not know, which are not empty: in `quarantine/`, whole.
     pub unknown: Vec<String>,
-    /// One of the two slots of `clad.meta` did not hold; it was written anew from the other.
+    /// One of the two slots of `clad.meta` was not valid; it was rewritten from the other.
     pub meta_slot: bool,
-    /// Segments with one wrong byte in their headers, and which: it was put right, and nothing is lost.
+    /// Segments with one wrong byte in their headers, and its index: it was corrected, and nothing is lost.
     pub corrected: Vec<(u64, usize)>,
-    /// Time that it took, waiting for a dead process's writes included.
+    /// Duration, with the wait for a dead process's writes.
     pub took_ns: u64,
 }
 
 impl Report {
-    /// Whether it is certain that acknowledged records were lost. Of a segment that has lost its footer nobody knows.
+    /// True if it is certain that acknowledged records were lost. For a segment that has lost its footer this is
+    /// unknown.
     pub fn has_lost(&self) -> bool {
         !self.damage.is_empty() || !self.missing.is_empty() || !self.unreadable.is_empty()
     }
@@ -66,12 +67,12 @@ impl Report {
         }
     }
 
-    /// Whether an operator should look, though nothing that was acknowledged is known to be lost.
+    /// True if an operator should look, though no acknowledged data is known to be lost.
     pub fn is_remarkable(&self) -> bool {
         !self.clean || self.meta_slot || !self.corrected.is_empty() || !self.unknown.is_empty()
     }
 
-    /// Whether acknowledged records were lost, or may have been.
+    /// True if acknowledged records were lost, or may have been.
     pub fn is_damaged(&self) -> bool {
         self.has_lost() || !self.missing_footer.is_empty()
     }

@@ -1,9 +1,9 @@
-//! Reads an unsealed segment from its first block to its last byte and says what holds in it.
+//! Reads an unsealed segment from its first block to its last byte and reports its valid content.
 //!
-//! What must hold: nothing is concluded here. Every batch that is intact (its epoch is the segment's, its checksums
-//! hold) is reported with its place, whatever lies before it; bytes that belong to no intact batch and are not zero
-//! are reported as ranges; a place that cannot be read is one of these. What provably was there before the segment was
-//! (whole batches and footers under the seed that the file had) is neither.
+//! Invariant: nothing is concluded here. Every intact batch (its epoch is the segment's, its checksums are valid) is
+//! reported with its place, whatever lies before it. Bytes that are not zero and belong to no intact batch are
+//! reported as ranges; an unreadable place is one of these. Data that was provably there before the segment (whole
+//! batches and footers under the seed that the file had) is neither.
 
 use std::io;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::window::Window;
 /// An intact batch and where it lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Where it starts in the file.
+    /// Its start in the file.
     pub pos: u64,
     /// One past its last byte.
     pub end: u64,
@@ -34,33 +34,33 @@ pub struct Found {
 }
 
 impl Found {
-    /// Whether it carries records.
+    /// True if it carries records.
     pub fn is_data(&self) -> bool {
         self.header.kind == batch::KIND_DATA && self.header.count > 0
     }
 }
 
-/// What a scan found.
+/// Result of a scan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scan {
     /// Intact batches in the order of their places, control batches too.
     pub batches: Vec<Found>,
     /// Bytes that are neither zero nor part of an intact batch, as (from, to).
     pub garbage: Vec<(u64, u64)>,
-    /// A footer that holds, and where: the segment was sealed and only the cut of its length is missing.
+    /// A valid footer, and its place: the segment was sealed and only the cut of its length is missing.
     pub footer: Option<(u64, Footer, u32)>,
     /// Bytes read.
     pub bytes_read: u64,
 }
 
 impl Scan {
-    /// Where that footer says that the segment ends.
+    /// End of the segment by that footer.
     pub fn footer_end(&self) -> Option<u64> {
         self.footer.as_ref().map(|(_, footer, _)| footer.end_offset)
     }
 }
 
-/// Scans a file whose header holds.
+/// Scans a file whose header is valid.
 ///
 /// # Errors
 /// Only for want of memory: a place that cannot be read is garbage.
@@ -107,7 +107,7 @@ fn stale(window: &mut Window, former: &Seed, block: u64, pos: u64) -> io::Result
     Ok(len.map(|len| pos + u64::from(len)))
 }
 
-/// Over one alignment unit, or over as many zeroes as there are up to the block's end.
+/// Steps over one alignment unit, or over as many zeroes as there are up to the block's end.
 fn step(window: &mut Window, pos: u64, block: u64, garbage: &mut Vec<(u64, u64)>) -> io::Result<u64> {
     let to_block_end = (block - pos % block) as usize;
     let rest = window.get(pos, to_block_end)?;
@@ -137,7 +137,7 @@ fn intact(window: &mut Window, seed: &Seed, epoch: Option<u32>, pos: u64, faults
     body(window, seed, epoch, pos, decoded, faults)
 }
 
-/// A header that a later version made longer is believed as well, if its own checksum holds.
+/// A header that a later version made longer is also accepted, if its own checksum is valid.
 fn long_header(
     window: &mut Window,
     seed: &Seed,
@@ -199,8 +199,8 @@ mod tests {
 
     const CAPACITY: usize = 256 << 10;
 
-    /// Writes batches of one record each from `first` on into an image, as an active segment does; with its footer where
-    /// it is sealed.
+    /// Writes batches of one record each from `first` on into an image, as an active segment does; with its footer
+    /// where it is sealed.
     fn fill(image: &mut [u8], header: &SegmentHeader, first: u64, sizes: &[usize], sealed: bool) {
         image[..4096].fill(0);
         image[..header.encode().len()].copy_from_slice(&header.encode());
@@ -255,7 +255,7 @@ mod tests {
         let found = scanned(&image, &header);
         assert_eq!(offsets(&found), [5000, 5001], "only what was written since");
         assert_eq!(found.footer, None);
-        // What is left of the batch that the last write cut in two; nobody can tell that from a torn write.
+        // Rest of the batch that the last write cut in two; it cannot be distinguished from a torn write.
         let end = found.batches[1].end.next_multiple_of(4096);
         assert!(matches!(found.garbage[..], [(from, to)] if from == end && to - from < 4096), "{:?}", found.garbage);
 
@@ -268,14 +268,14 @@ mod tests {
         let covers = |g: &(u64, u64)| g.0 <= at as u64 && g.1 >= at as u64 + 1000;
         assert!(torn.garbage.iter().any(covers), "{:?}", torn.garbage);
 
-        // Who does not know of it calls all of it a tail, and takes none of it for a batch.
+        // A reader without this knowledge calls all of it a tail, and takes none of it for a batch.
         let unaware = SegmentHeader { former: None, ..header };
         let unaware = scanned(&used_again(&unaware), &unaware);
         assert_eq!(offsets(&unaware), [5000, 5001]);
         assert!(unaware.garbage.iter().map(|g| g.1 - g.0).sum::<u64>() > 50_000);
     }
 
-    /// What keeps the old from passing for the new is the seed: with the same one it does pass.
+    /// Only the seed separates old content from new: with the same seed the old passes as new.
     #[test]
     fn it_is_the_seed_that_keeps_them_apart() {
         // The number alone would do, and so would the salt.
@@ -285,7 +285,7 @@ mod tests {
         let same = SegmentHeader { created_ns: 1, ..old() };
         let found = scanned(&used_again(&same), &same);
         assert!(offsets(&found).len() > 40 && found.footer.is_some(), "the old batches pass: {:?}", offsets(&found));
-        // Even then no record comes of it, nor a mark: their offsets lie below, and so do the watermarks in them.
+        // Even then no record results, nor a watermark: their offsets lie below, and so do the watermarks in them.
         let seen = Unsealed {
             number: 3,
             batches: found.batches,

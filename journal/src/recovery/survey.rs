@@ -1,6 +1,6 @@
-//! Which segments are there, which of them are proven, and which must be scanned.
+//! Survey of the segments: which exist, which are proven, and which must be scanned.
 //!
-//! What must hold: nothing is changed here. The newest footer is found from the end; the walk goes on below a segment
+//! Invariant: nothing is changed here. The newest footer is found from the end. The walk continues below a segment
 //! that supersedes its predecessor, because that one may still be without a footer.
 
 use std::collections::BTreeMap;
@@ -32,11 +32,11 @@ pub(crate) struct Segment {
 /// Sealed or not.
 #[derive(Debug)]
 pub(crate) enum State {
-    /// Its footer holds.
+    /// Its footer is valid.
     Sealed { header: SegmentHeader, footer: Box<Footer>, head_checksum: u32 },
-    /// Its header holds, no footer does.
+    /// Its header is valid, no footer is.
     Unsealed { header: SegmentHeader },
-    /// Its header does not hold.
+    /// Its header is not valid.
     Unreadable(HeaderError),
 }
 
@@ -55,8 +55,8 @@ impl Segment {
         }
     }
 
-    /// Whether it was sealed once, and its footer is gone: what it held at its end may be gone too. A segment is made
-    /// shorter only when its footer is durable, and a clean end leaves none without one.
+    /// True if it was sealed once and its footer is gone: data at its end may be gone too. A segment is made shorter
+    /// only when its footer is durable, and a clean end leaves none without one.
     pub(crate) fn has_lost_its_footer(&self, clean: bool) -> bool {
         match &self.state {
             State::Unsealed { header } => clean || self.file_len < header.capacity,
@@ -67,20 +67,20 @@ impl Segment {
 
 /// The result.
 pub(crate) struct Survey {
-    /// Every segment that should be there and is, below those in `open`, by number, with its bytes.
+    /// Every expected segment that exists, below those in `open`, by number, with its bytes.
     pub(crate) proven: BTreeMap<u64, u64>,
     /// The newest proven segment.
     pub(crate) newest: Option<Segment>,
     /// From the first segment without a footer on, ascending (superseding sealed ones included).
     pub(crate) open: Vec<Segment>,
-    /// Numbers that should be there and are not.
+    /// Numbers of expected segments that do not exist.
     pub(crate) missing: Vec<u64>,
-    /// Segments of these with a wrong byte in their headers: which, and the header as it was.
+    /// Segments of these with a wrong byte in their headers: index, and the header as it was.
     pub(crate) corrected: Vec<(usize, SegmentHeader)>,
     pub(crate) bytes_read: u64,
 }
 
-/// Whether a name in the log's folder is part of a log.
+/// True if a name in the log's folder is part of a log.
 pub(crate) fn is_ours(entry: &Entry) -> bool {
     match entry.kind {
         EntryKind::File => {
@@ -94,7 +94,7 @@ pub(crate) fn is_ours(entry: &Entry) -> bool {
     }
 }
 
-/// Refuses a folder that holds what is none of ours.
+/// Refuses a folder that contains foreign files.
 pub(crate) fn check_foreign(storage: &dyn Storage, dir: &str) -> Result<(), OpenError> {
     let entries = storage.list("").map_err(OpenError::io(format!("list {dir}")))?;
     match entries.into_iter().find(|entry| !is_ours(entry)) {
@@ -103,10 +103,10 @@ pub(crate) fn check_foreign(storage: &dyn Storage, dir: &str) -> Result<(), Open
     }
 }
 
-/// Refuses to begin a new log, where nothing names one any more, beside what was set aside of another: its records are not to
-/// be out of sight without a word. Who wants a new log moves that away.
+/// Refuses to begin a new log without a readable `clad.meta`, if quarantined remains of another log exist: its records
+/// must not disappear silently. To get a new log, the operator moves the remains away.
 pub(crate) fn check_no_remains(storage: &dyn Storage, dir: &str, entries: &[Entry]) -> Result<(), OpenError> {
-    // What a recovery in the process writes elsewhere may be all there is of some records.
+    // The new segment of a recovery in the process may be the only copy of some records.
     let half = |entry: &Entry| entry.name.strip_suffix(".tmp").is_some_and(|name| parse_segment_name(name).is_some());
     let is_quarantine = |entry: &Entry| entry.kind == EntryKind::Dir && entry.name == QUARANTINE;
     let in_quarantine = match entries.iter().any(is_quarantine) {
@@ -125,18 +125,18 @@ pub(crate) fn segments(entries: &[Entry]) -> BTreeMap<u64, u64> {
     files.filter_map(|e| Some((parse_segment_name(&e.name)?, e.len))).collect()
 }
 
-/// The first block of a segment. Also who cannot open the file once asks again: who cannot read this one reads none of it, or
-/// takes it out of the way.
+/// The first block of a segment. Also used to retry where the file cannot be opened once: where this read fails, the
+/// caller reads none of it, or moves it away.
 ///
 /// # Errors
-/// What the kernel says.
+/// Error of the kernel.
 pub(crate) fn head(storage: &dyn Storage, number: u64) -> io::Result<IoBuf> {
     let (name, block) = (segment_name(number), storage.block_size() as usize);
     let look = || read(storage.open(&name, Access::ReadDirect)?.as_ref(), 0, block);
     look().or_else(|_| look())
 }
 
-/// Asked for thrice: some errors pass.
+/// Tries three times: some errors are transient.
 fn read(file: &dyn File, pos: u64, len: usize) -> io::Result<IoBuf> {
     let read = || {
         let (buf, done) = file.read_at(IoBuf::with_capacity(len), pos, len);
@@ -145,7 +145,7 @@ fn read(file: &dyn File, pos: u64, len: usize) -> io::Result<IoBuf> {
     read().or_else(|_| read()).or_else(|_| read())
 }
 
-/// Looks at one segment: its header, and its footer from the end of the file. For who changes nothing.
+/// Reads the header of one segment, and its footer from the end of the file. For callers that change nothing.
 pub(crate) fn probe(storage: &dyn Storage, number: u64, file_len: u64) -> io::Result<Segment> {
     let block = storage.block_size() as usize;
     let header = SegmentHeader::decode(&head(storage, number)?);
@@ -154,7 +154,8 @@ pub(crate) fn probe(storage: &dyn Storage, number: u64, file_len: u64) -> io::Re
     Ok(segment)
 }
 
-/// The same for recovery: unless its footer holds, nobody writes to the segment any more when this is read.
+/// As [`probe`], for recovery: unless its footer is valid, no process writes to the segment any more when this is
+/// read.
 pub(crate) fn probe_alone(
     storage: &dyn Storage,
     number: u64,
@@ -164,7 +165,7 @@ pub(crate) fn probe_alone(
     let file = storage.open(&segment_name(number), Access::ReadDirect)?;
     let look = || probe(storage, number, file.len()?);
     if !file.try_lock(Lock::Exclusive)? {
-        // A reader of a sealed segment may hold it, and is not to hold up anybody.
+        // A reader of a sealed segment may hold the lock, and must not delay anything.
         if let Ok(segment @ Segment { state: State::Sealed { .. }, .. }) = look() {
             return Ok(segment);
         }
@@ -173,7 +174,7 @@ pub(crate) fn probe_alone(
     look()
 }
 
-/// The same with a header that is known already, for a file that may lie under the name of another number.
+/// As [`probe`], with a known header, for a file that may lie under the name of another number.
 pub(crate) fn probe_as(
     storage: &dyn Storage,
     number: u64,
@@ -185,7 +186,8 @@ pub(crate) fn probe_as(
     let mut bytes_read = 0;
     let state = match header {
         Err(e) => State::Unreadable(e),
-        // Its checksums hold where it lies, for they are made with the number in its header; its offsets are not these.
+        // Its checksums are valid in this place, because they use the number in its header; its offsets do not belong
+        // here.
         Ok(header) if header.number != number => State::Unreadable(HeaderError::Misplaced { number: header.number }),
         Ok(header) => {
             let (state, read) = footer_at_end(file.as_ref(), header, file_len, storage.block_size());
@@ -196,14 +198,14 @@ pub(crate) fn probe_as(
     Ok(Segment { number, file_len, state, bytes_read })
 }
 
-/// Whether the file ends with a footer that holds, and the bytes that were read for that.
+/// Tests for a valid footer at the end of the file; also returns the bytes read for that.
 fn footer_at_end(file: &dyn File, header: SegmentHeader, file_len: u64, block: u32) -> (State, u64) {
     let (block, seed) = (u64::from(block), header.seed());
     let tail_at = file_len.saturating_sub(TRAILER as u64) / block * block;
-    // A footer ends on a block: a file that does not has none at its end, and could not be read directly there.
+    // A footer ends on a block: a file with another length has none at its end, and could not be read directly there.
     let whole = file_len.is_multiple_of(block);
     let tail = if whole { read(file, tail_at, (file_len - tail_at) as usize).ok() } else { None };
-    // One that cannot be read proves nothing: the scan steps over bad places.
+    // An unreadable footer proves nothing: the scan skips bad places.
     let tail = tail.unwrap_or_else(|| IoBuf::with_capacity(0));
     let mut bytes_read = tail.len() as u64;
     let located = Footer::locate(&tail, file_len, &seed).filter(|(pos, _)| pos.is_multiple_of(block));
@@ -218,7 +220,7 @@ fn footer_at_end(file: &dyn File, header: SegmentHeader, file_len: u64, block: u
     }
 }
 
-/// Looks from the newest segment down to the first that is proven and supersedes nothing.
+/// Walks from the newest segment down to the first that is proven and supersedes nothing.
 pub(crate) fn survey(
     storage: &dyn Storage,
     meta: &Meta,
@@ -267,8 +269,8 @@ pub(crate) fn survey(
     Ok(survey)
 }
 
-/// Makes durable which names there are: a repair may have been cut when it had moved a segment, and what is told to be missing
-/// must not be there again after a power cut.
+/// Makes the file names durable: a repair may have been cut after it moved a segment, and a segment that is reported
+/// missing must not be back after a power cut.
 pub(crate) fn sync_names(storage: &dyn Storage, entries: &[Entry]) -> io::Result<()> {
     if entries.iter().any(|entry| entry.name == QUARANTINE) {
         storage.sync_dir(QUARANTINE)?;
@@ -276,8 +278,8 @@ pub(crate) fn sync_names(storage: &dyn Storage, entries: &[Entry]) -> io::Result
     storage.sync_dir("")
 }
 
-/// The segment by its header as it was, and which byte of it is wrong now, where one is and nothing else: its checksum, its
-/// number and the log's id say so. Nothing is written.
+/// Returns the segment with its header as it was, and the one byte of it that is wrong, if exactly one is: its
+/// checksum, its number and the log's id prove that. Nothing is written.
 fn put_right(storage: &dyn Storage, segment: Segment, log_id: &[u8; 16]) -> io::Result<(Segment, Option<usize>)> {
     let Segment {
         number, file_len, state: State::Unreadable(HeaderError::Checksum | HeaderError::NotASegment), ..
@@ -294,15 +296,16 @@ fn put_right(storage: &dyn Storage, segment: Segment, log_id: &[u8; 16]) -> io::
     }
 }
 
-/// Segments above the highest that `clad.meta` names, and that hold records all the same. Two ways lead there, and in
-/// both the segment may hold the only copy of acknowledged records:
-/// - a recovery in the process was cut between the rename of what it had written elsewhere and its name in `clad.meta`;
-/// - the newest slot of `clad.meta` is lost, or the file is an older copy: a rotation since then is forgotten.
+/// Finds segments above the highest that `clad.meta` names, and that contain records anyway. Two ways lead there, and
+/// in both the segment may hold the only copy of acknowledged records:
+/// - a recovery in the process was cut between the rename of its new segment and the entry in `clad.meta`;
+/// - the newest slot of `clad.meta` is lost, or the file is an older copy: it lacks a later rotation.
 ///
-/// A prepared segment holds no batch that its own header makes intact, also where it lies on old blocks.
+/// A prepared segment holds no batch that is intact under its own header, also where it lies on old blocks.
 ///
-/// `sure`: `clad.meta` is whole and no failure is latched in it, so that neither can be. Then a segment that the device does
-/// not give, or whose header has rotted, was prepared: it holds nothing. Else it counts, or nobody can say.
+/// `sure`: `clad.meta` is whole and no failure is latched in it, so neither case is possible. Then a segment that the
+/// device does not return, or whose header has bit rot, was prepared and holds nothing. Otherwise it counts, or its
+/// state is unknown.
 pub(crate) fn in_use_above(
     storage: &dyn Storage,
     meta: &Meta,
@@ -313,7 +316,7 @@ pub(crate) fn in_use_above(
     let mut above = Above::default();
     for (number, file_len) in found.range(next..) {
         let used = match probe(storage, *number, *file_len) {
-            // A reader who is not the daemon's user; a start opens all there is, or fails later.
+            // A reader without the daemon's permissions; a start opens every file, or fails later.
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => continue,
             Err(e) if is_bad_place(&e) => {
                 if !sure {
@@ -334,16 +337,16 @@ pub(crate) fn in_use_above(
     Ok(above)
 }
 
-/// What lies above the highest segment that `clad.meta` names.
+/// Segments above the highest that `clad.meta` names.
 #[derive(Debug, Default)]
 pub(crate) struct Above {
     /// The highest that is in use.
     pub(crate) highest: Option<u64>,
-    /// One of which nobody can say, and why.
+    /// A segment of unknown state, and the error.
     pub(crate) unknown: Option<(u64, io::Error)>,
 }
 
-/// Whether a segment, whose bytes lie under the name of number `lies_at`, was put to use.
+/// True if a segment, whose bytes lie under the name of number `lies_at`, was put to use.
 pub(crate) fn is_used(
     storage: &dyn Storage,
     lies_at: u64,
@@ -355,7 +358,7 @@ pub(crate) fn is_used(
         State::Sealed { header, .. } | State::Unsealed { header } if header.log_id != *log_id => false,
         State::Sealed { .. } => true,
         State::Unsealed { header } if holds_a_batch(storage, lies_at, header)?.is_some() => true,
-        // Its first batch may have rotted.
+        // Its first batch may have bit rot.
         State::Unsealed { header } if !sure => {
             let scan = scan(storage.open(&segment_name(lies_at), Access::ReadDirect)?, header)?;
             !scan.batches.is_empty() || !scan.garbage.is_empty()
@@ -367,8 +370,8 @@ pub(crate) fn is_used(
     })
 }
 
-/// The first offset of a segment, if its first batch is there: the first that is written, and nothing before it. What the
-/// device does not give is no batch.
+/// Returns the first offset of a segment, if its first batch is there: the first that is written, and nothing before
+/// it. A place that the device does not return is no batch.
 pub(crate) fn holds_a_batch(storage: &dyn Storage, lies_at: u64, header: &SegmentHeader) -> io::Result<Option<u64>> {
     let file = storage.open(&segment_name(lies_at), Access::ReadDirect)?;
     let pos = u64::from(header.block_size);
@@ -378,7 +381,8 @@ pub(crate) fn holds_a_batch(storage: &dyn Storage, lies_at: u64, header: &Segmen
     }
 }
 
-/// Takes what [`in_use_above`] finds into `meta`, which the caller then writes. `whole`: both slots of `clad.meta` hold.
+/// Adopts the segments from [`in_use_above`] into `meta`, which the caller then writes. `whole`: both slots of
+/// `clad.meta` are valid.
 pub(crate) fn adopt(
     storage: &dyn Storage,
     meta: &mut Meta,
@@ -392,7 +396,7 @@ pub(crate) fn adopt(
     for (number, _) in found.range(next..) {
         match probe_alone(storage, *number, observer, faults) {
             Err(e) if !is_bad_place(&e) => return Err(io(e)),
-            _ => {} // nobody writes to it any more while it is looked at
+            _ => {} // no process writes to it any more during the check
         }
     }
     let sure = whole && !meta.latched;
@@ -404,7 +408,7 @@ pub(crate) fn adopt(
         return Err(unread(number, e));
     }
     if let Some(highest) = above.highest {
-        storage.sync_dir("").map_err(io)?; // its new name may not be durable yet, and now it will be counted on
+        storage.sync_dir("").map_err(io)?; // its new name may not be durable yet, and is needed from now on
         tracing::warn!(highest, said = meta.highest_segment, "clad.meta does not know the newest segments: they count");
         meta.highest_segment = highest;
         meta.clean = false;
@@ -412,8 +416,8 @@ pub(crate) fn adopt(
     Ok(())
 }
 
-/// A header that cannot be read refuses the start, which would have to write over it: the salt in it is all that tells
-/// this segment's records from noise, and a device that fails now may give it tomorrow.
+/// An unreadable header refuses the start, which would have to overwrite it. Only the salt in it separates this
+/// segment's records from noise, and a device that fails now may return it tomorrow.
 fn unread(segment: u64, source: io::Error) -> OpenError {
     match is_bad_place(&source) {
         true => OpenError::Unreadable { segment, source },
@@ -443,15 +447,15 @@ fn check_ours(segment: &Segment, meta: &Meta) -> Result<(), OpenError> {
 /// Temporary files of segments that a start may remove.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Half {
-    /// Those that nobody has sealed, before the segments were recovered: they hold no record, and their room may be needed.
+    /// Those without a seal, before the segments were recovered: they hold no record, and their room may be needed.
     Unsealed,
-    /// All, when that is done.
+    /// All, after the recovery of the segments.
     Any,
 }
 
-/// Removes what an interrupted run of ours left half made: temporary files, and segments that retention had durably
-/// passed. Nothing in either was ever the only copy of a record, but for what a recovery in the process has sealed: that
-/// stays until the segments were recovered.
+/// Removes half-made files of an interrupted run: temporary files, and segments that retention had durably passed.
+/// Neither was ever the only copy of a record, except a segment that a recovery in the process has sealed: that stays
+/// until the segments were recovered.
 pub(crate) fn tidy_up(storage: &dyn Storage, meta: &Meta, entries: &[Entry], half: Half) -> Result<(), OpenError> {
     for entry in entries.iter().filter(|e| e.kind == EntryKind::File) {
         let passed = parse_segment_name(&entry.name).is_some_and(|n| n < meta.lowest_segment);
@@ -468,8 +472,8 @@ pub(crate) fn tidy_up(storage: &dyn Storage, meta: &Meta, entries: &[Entry], hal
     Ok(())
 }
 
-/// Whether a temporary file certainly has no footer. One to which a dead process may still write has perhaps, and one that
-/// cannot be read.
+/// True if a temporary file certainly has no footer. A file that a dead process may still write to may have one, and
+/// so may an unreadable file.
 fn is_unsealed(storage: &dyn Storage, name: &str) -> bool {
     let look = || {
         let (file, block) = (storage.open(name, Access::ReadDirect)?, storage.block_size());
@@ -521,7 +525,8 @@ mod tests {
         bytes.len() as u64
     }
 
-    /// Whether a start counts that one in under the name of segment `number`, where `highest` is the last that was put to use.
+    /// True if a start adopts that segment under the name of segment `number`, where `highest` is the last that was
+    /// put to use.
     fn is_adopted(number: u64, highest: u64) -> bool {
         let dir = crate::io::real_folder();
         let storage = OsStorage::open(dir.path(), 4096, true).unwrap();
@@ -542,8 +547,8 @@ mod tests {
         assert!(!is_adopted(12, 11), "what it holds was removed long ago");
     }
 
-    /// What a recovery in the process has sealed may be all there is of some records until the segments were recovered; what is
-    /// half made, and what retention has passed, only takes room.
+    /// A segment that a recovery in the process has sealed may be the only copy of some records until the segments
+    /// were recovered. Half-made files, and those that retention has passed, only take room.
     #[test]
     fn what_may_hold_a_record_stays_until_the_segments_were_recovered() {
         let dir = crate::io::real_folder();

@@ -1,11 +1,11 @@
-//! What `clad.meta` says: taken over, or made anew from what the segments say.
+//! The content of `clad.meta`: taken over, or made again from the segments.
 //!
-//! What must hold:
-//! - No segment that holds a record is left outside: what may be in use counts, as at a start, where nothing is left that
-//!   would prove it to be a prepared one.
-//! - What a start would conclude from a slot that is lost is written before that slot is: afterwards nothing tells of it.
-//! - Made anew, it stands for an unclean end: a start scans what has no footer, and raises the epoch above every one that a
-//!   header names. What retention removed cannot be known any more: the log begins with the lowest segment that is there.
+//! Invariants:
+//! - No segment with a record is left out: a segment that may be in use counts, as at a start, if no proof remains that
+//!   it is a prepared one.
+//! - A start's conclusions from a lost slot are written before that slot is rewritten: afterwards no trace remains.
+//! - A file made again means an unclean end: a start scans segments without a footer, and raises the epoch above all in
+//!   the headers. Removals by retention cannot be known any more: the log begins with the lowest existing segment.
 
 use std::io;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::recovery::{self, State, holds_a_batch};
 use crate::segment_file;
 
 impl Repair<'_> {
-    /// What it says from now on.
+    /// Returns the content from now on.
     pub(super) fn meta(&mut self, found: Option<Said>) -> io::Result<Meta> {
         match found {
             Some(said) => self.take_over(said),
@@ -31,7 +31,7 @@ impl Repair<'_> {
         }
     }
 
-    /// With all segments that are in use, and in both slots.
+    /// Takes it over with all segments that are in use, in both slots.
     fn take_over(&mut self, Said { meta: said, slot, whole }: Said) -> io::Result<Meta> {
         let mut meta = said.clone();
         let next = if said.highest_segment == NONE { 0 } else { said.highest_segment + 1 };
@@ -42,7 +42,7 @@ impl Repair<'_> {
             }
         }
         if !self.dry() && (!whole || meta != said) {
-            // The slot that holds may be the only one: it stays as it is until the other holds.
+            // The valid slot may be the only one: it stays unchanged until the other is valid.
             let file = MetaFile::open(self.storage, said.clone(), slot)?;
             file.update(|now| *now = Meta { generation: now.generation, ..meta.clone() })?;
             file.update(|_| {})?;
@@ -117,7 +117,7 @@ impl Repair<'_> {
                 }
             }
         }
-        // The lowest segment of all begins at 0, also when it cannot be read; what else was below is lost or was removed.
+        // The lowest segment of all begins at 0, also when unreadable; other offsets below are lost or were removed.
         meta.lowest_offset = if lowest == 0 { 0 } else { lowest_offset.unwrap_or(0) };
         if meta.epochs.is_empty() {
             meta.epochs.push(EpochStart { epoch: 1, first_offset: meta.lowest_offset });
@@ -125,8 +125,8 @@ impl Repair<'_> {
         Ok(meta)
     }
 
-    /// The first offset of a segment without a footer: of its first batch; where that has rotted, what comes behind the
-    /// segment before it, or the first that holds.
+    /// The first offset of a segment without a footer: of its first batch. Where that has bit rot, the end of the
+    /// segment before it, or the first valid batch.
     fn first_offset(&self, number: u64, header: &SegmentHeader, behind: Option<u64>) -> io::Result<Option<u64>> {
         let Some(seen) = self.files.get(&number) else { return Ok(None) };
         let first = holds_a_batch(self.storage, seen.lies_at, header)?.or(behind);
@@ -137,12 +137,12 @@ impl Repair<'_> {
         Ok(found.batches.iter().find(|batch| batch.is_data()).map(|batch| batch.header.first_offset))
     }
 
-    /// Whether a segment was put to use, as a start sees it. `sure`: nothing is lost that would say so.
+    /// Returns true if a segment was put to use, as a start sees it. `sure`: nothing is lost that would show it.
     fn is_used(&self, number: u64, sure: bool) -> io::Result<bool> {
         let (Some(seen), Some(segment)) = (self.files.get(&number), self.probe(number)?) else { return Ok(false) };
         let mut state = segment.state;
         if !matches!(state, State::Sealed { .. }) {
-            // Who wrote to it may be dead, with a write still on its way.
+            // Its writer may be dead, with a write still on its way.
             let observer: Observer = Arc::new(|_| {});
             let nobody = Faults::default();
             let _alone = segment_file::open_alone(self.storage, seen.lies_at, Access::ReadDirect, &observer, nobody)?;

@@ -1,20 +1,20 @@
-//! Brings a log that was damaged while nobody ran it back to where a start goes on.
+//! Repairs a log that was damaged while no daemon ran, so that a start can resume.
 //!
-//! A start recovers by itself from every crash, and from damage that leaves the files' frame standing. What it refuses,
-//! or can only step over, is for this: files of others in the folder, segments of another log or under a wrong name, a
-//! lost `clad.meta`, a header with a wrong byte, a footer that is gone below sealed segments.
+//! A start recovers by itself from every crash, and from damage that leaves the files' frame intact. This module
+//! repairs damage that a start refuses or only skips: foreign files in the folder, segments of another log or under a
+//! wrong name, a lost `clad.meta`, a header with a wrong byte, a missing footer below sealed segments.
 //!
-//! What must hold:
-//! - Nothing is deleted. What is taken out of the way goes to `quarantine/`, and so does a copy of every block before
-//!   it is changed, synced first.
-//! - No record that holds is given up, none is made up: bytes are believed by their checksums alone.
-//! - Each action by itself leaves a log that is no worse; cut anywhere and made again, the same end is reached; made
-//!   again after its end, nothing is left to do.
-//! - What a start would conclude from a slot of `clad.meta` that is lost (that a segment above those it names may be in use,
-//!   though its first batch has rotted) is concluded, and written, before that slot is made anew.
+//! Invariants:
+//! - Nothing is deleted. Names that are in the way go to `quarantine/`, and so does a copy of every block before it is
+//!   changed, synced first.
+//! - No valid record is abandoned, none is invented: bytes are accepted by their checksums alone.
+//! - Each action by itself leaves a log that is no worse. A repair that is cut anywhere and run again reaches the same
+//!   end; run again after its end, it has nothing to do.
+//! - A start's conclusions from a lost slot of `clad.meta` are written before that slot is made again: a segment above
+//!   those it names may be in use, though its first batch has bit rot.
 //! - A dry run writes nothing and names the same actions.
-//! - A folder that holds no log, or of which nothing says whose it is, is left as it is.
-//! - Nobody else has the log: `clad.lock` is held, and the lock of each segment without a footer before it is read.
+//! - A folder that holds no log, or that nothing identifies, stays unchanged.
+//! - The repair has the log alone: it holds `clad.lock`, and locks each segment without a footer before it reads it.
 
 mod meta;
 mod report;
@@ -42,7 +42,7 @@ pub use report::{Action, Left, RepairReport};
 ///
 /// # Errors
 /// [`OpenError`]: `Locked` while a daemon has it, `Newer` when a newer clad wrote any of it (nothing is touched then),
-/// `MetaLost` where neither `clad.meta` nor a header says whose log this is.
+/// `MetaLost` where neither `clad.meta` nor a header identifies the log.
 pub fn repair(dir: &Path, dry_run: bool) -> Result<RepairReport, OpenError> {
     let name = dir.display().to_string();
     let substrate = device::discover(dir);
@@ -89,7 +89,7 @@ pub fn repair_storage(
     Ok(repair.report)
 }
 
-/// A folder of anything else, named by mistake: not even a lock is made in it.
+/// Refuses a folder of anything else, named by mistake: not even a lock is made in it.
 fn refuse_without_a_log(storage: &dyn Storage, dir: &str) -> Result<(), OpenError> {
     let entries = storage.list("").map_err(OpenError::io(format!("list {dir}")))?;
     match entries.iter().any(|entry| entry.name == META_NAME) || !recovery::list_segments(&entries).is_empty() {
@@ -98,7 +98,7 @@ fn refuse_without_a_log(storage: &dyn Storage, dir: &str) -> Result<(), OpenErro
     }
 }
 
-/// A dry run makes no lock file; where there is none, nobody has the log.
+/// Checks the lock. A dry run makes no lock file; where there is none, no daemon has the log.
 fn look_at_lock(storage: &dyn Storage, dir: &str) -> Result<Option<Arc<dyn crate::io::File>>, OpenError> {
     match storage.open(crate::format::LOCK_NAME, Access::ReadCached) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -127,7 +127,7 @@ impl Seen {
     }
 }
 
-/// What `clad.meta` was found to say: in which slot, and whether the other holds as well.
+/// Content of `clad.meta`: its slot, and true if the other slot is valid as well.
 struct Said {
     meta: Meta,
     slot: u64,
@@ -139,7 +139,7 @@ struct Repair<'a> {
     clock: &'a dyn Clock,
     /// Segments by the number in their names, as they are or would be.
     files: BTreeMap<u64, Seen>,
-    /// Those whose header the device does not give.
+    /// Segments whose header the device cannot read.
     unreadable: Vec<u64>,
     report: RepairReport,
 }
@@ -149,7 +149,7 @@ impl Repair<'_> {
         self.report.dry_run
     }
 
-    /// Before anything is touched: what a newer clad wrote is for that one.
+    /// Refuses data of a newer clad before anything is touched: it is for that version.
     fn refuse_newer(&mut self, dir: &str) -> Result<(), OpenError> {
         let entries = self.storage.list("").map_err(OpenError::io(format!("list {dir}")))?;
         for (number, len) in recovery::list_segments(&entries) {
@@ -189,8 +189,8 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// Which log this is: by `clad.meta`, else by most of the headers. Headers with one wrong byte count, and are
-    /// corrected once it is certain.
+    /// Identifies the log: by `clad.meta`, else by most of the headers. Headers with one wrong byte count, and are
+    /// corrected after the log is certain.
     fn whose(&mut self, dir: &str) -> Result<Option<Said>, OpenError> {
         let mut corrected = Vec::new();
         for (&number, seen) in self.files.iter_mut().filter(|(_, seen)| seen.header.is_err()) {
@@ -211,7 +211,7 @@ impl Repair<'_> {
                 *votes.entry(header.log_id).or_default() += 1;
             }
         }
-        // Several segments that agree are the log; it is the one file beside them that came from elsewhere.
+        // Several segments that agree are the log; the one file beside them came from elsewhere.
         if let (Some(Said { meta, .. }), [(_, 2..)]) = (&said, votes.iter().collect::<Vec<_>>().as_slice())
             && !votes.contains_key(&meta.log_id)
         {
@@ -237,7 +237,7 @@ impl Repair<'_> {
         Ok(said)
     }
 
-    /// Each segment under its own name, and none of another log.
+    /// Puts each segment under its own name, and quarantines those of another log.
     fn put_in_order(&mut self) -> std::io::Result<()> {
         for (number, seen) in self.files.clone() {
             if let Ok(SegmentHeader { log_id, .. }) = seen.header
@@ -257,14 +257,14 @@ impl Repair<'_> {
                 moved |= self.put_back(number)?;
             }
             if !moved {
-                // Each lies under the name of another: one steps aside, under a number that nobody has.
+                // Each lies under the name of another: one moves away, to a free number.
                 let free = self.files.keys().next_back().map_or(0, |highest| highest + 1);
                 self.rename(first, free)?;
             }
         }
     }
 
-    /// False where another misplaced segment has its name.
+    /// Returns false where another misplaced segment has its name.
     fn put_back(&mut self, number: u64) -> std::io::Result<bool> {
         let (named, to) = match self.files.get(&number) {
             Some(Seen { named, header: Ok(header), .. }) => (*named, header.number),
@@ -305,8 +305,8 @@ impl Repair<'_> {
         recovery::probe_as(self.storage, number, seen.lies_at, seen.len, seen.header.clone()).map(Some)
     }
 
-    /// Footers that are gone below sealed segments: a start looks for the newest footer, and no further. Returns what the
-    /// footers say is lost.
+    /// Writes missing footers below sealed segments: a start looks for the newest footer, and no further. Returns the
+    /// offsets that the footers name as lost.
     fn reseal(&mut self, meta: &Meta) -> Result<Vec<Damage>, OpenError> {
         let mut lost = Vec::new();
         if meta.highest_segment == NONE {
@@ -327,14 +327,14 @@ impl Repair<'_> {
         }
         let proves = |s: &recovery::Segment| matches!(&s.state, State::Sealed { footer, .. } if footer.supersedes_from.is_none());
         let Some(newest) = segments.iter().rposition(proves) else { return Ok(lost) };
-        // A watermark covers what was given one epoch before: that of the next start must not speak for what is lost here.
+        // A watermark covers offsets of one epoch before: that of the next start must not cover offsets lost here.
         let epochs = segments.iter().filter_map(recovery::Segment::epoch);
         let beyond = epochs.fold(meta.epoch(), u32::max) + 2;
         let mut at = 0;
         while at < newest {
             let open = segments[at..newest].iter().take_while(|s| matches!(s.state, State::Unsealed { .. })).count();
             if open > 0 {
-                // Should this be cut: the next start asks the footers what they give up.
+                // If this is cut, the next start asks the footers for the abandoned offsets.
                 let marked = self.change_meta(|now| now.least_epoch = now.least_epoch.max(beyond));
                 marked.map_err(OpenError::io("write clad.meta"))?;
                 lost.extend(self.reseal_group(&segments, at..at + open, meta)?);
@@ -344,7 +344,7 @@ impl Repair<'_> {
         Ok(lost)
     }
 
-    /// What the footers give up was told, now or before, and stays lost, also without them.
+    /// Changes both slots. Offsets that footers abandon were reported, now or before, and stay lost without them.
     fn change_meta(&self, change: impl FnOnce(&mut Meta)) -> std::io::Result<()> {
         let Loaded::Found { meta, slot, .. } = metafile::load(self.storage)? else { return Ok(()) };
         let mut wanted = meta.clone();
@@ -357,7 +357,7 @@ impl Repair<'_> {
         }
     }
 
-    /// Segments in a row without footers, between sealed ones.
+    /// Writes footers for segments in a row without them, between sealed ones.
     fn reseal_group(
         &mut self,
         segments: &[recovery::Segment],

@@ -1,11 +1,11 @@
-//! What a repair did, or would do, in words and for programs.
+//! Actions of a repair, done or planned, in words and for programs.
 
 use std::fmt;
 
 use crate::format::footer::Damage;
 use crate::format::{META_NAME, QUARANTINE, segment_name};
 
-/// What was done, or would be.
+/// An action that was done, or would be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// A name that is no part of a log was moved to `quarantine/`.
@@ -27,12 +27,12 @@ pub enum Action {
         /// The number in its header.
         of: u64,
     },
-    /// A segment without a header that can be believed was moved to `quarantine/`: another file is that segment, whole.
+    /// A segment without a valid header was moved to `quarantine/`: another file is that segment, whole.
     QuarantinedNoHeader {
         /// The number in its name.
         segment: u64,
     },
-    /// A segment whose header the device does not give was moved to `quarantine/`: a start refuses to go on beside it.
+    /// A segment whose header the device cannot read was moved to `quarantine/`: a start refuses to resume beside it.
     QuarantinedUnreadable {
         /// The number in its name.
         segment: u64,
@@ -48,7 +48,7 @@ pub enum Action {
     CorrectedHeader {
         /// The segment.
         segment: u64,
-        /// Which byte of the file.
+        /// Position of the byte in the file.
         byte: usize,
     },
     /// A `clad.meta` of another log than all segments was moved to `quarantine/`.
@@ -56,17 +56,17 @@ pub enum Action {
         /// The id of the log that it belongs to.
         log_id: [u8; 16],
     },
-    /// One of the two slots of `clad.meta` did not hold: it was written anew from the other, with the segments that are in use
-    /// and that the other did not name yet.
+    /// One of the two slots of `clad.meta` was not valid. It was written again from the other, with the segments that
+    /// are in use and that the other did not name yet.
     RewroteSlot,
-    /// Segments above the highest that a whole `clad.meta` named are in use: it names them now.
+    /// Segments above the highest one in a whole `clad.meta` are in use: it names them now.
     NamedSegments {
-        /// The highest that it named; nothing where it named none.
+        /// The highest that it named; `None` where it named none.
         said: Option<u64>,
         /// The highest that is in use.
         highest: u64,
     },
-    /// `clad.meta` was made anew from the segments.
+    /// `clad.meta` was made again from the segments.
     RebuiltMeta {
         /// Lowest and highest segment.
         segments: (u64, u64),
@@ -84,12 +84,12 @@ pub enum Action {
     },
 }
 
-/// What cannot be repaired: the records in it are lost, unless a backup has the file.
+/// A loss that cannot be repaired: the records in it are lost, unless a backup has the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Left {
     /// The segment's file is not there.
     Missing(u64),
-    /// The segment's header cannot be read, and with its salt all its checksums are lost.
+    /// The segment's header cannot be read; its salt, and with it all its checksums, are lost.
     NoHeader(u64),
 }
 
@@ -100,9 +100,9 @@ pub struct RepairReport {
     pub log_id: [u8; 16],
     /// Nothing was written.
     pub dry_run: bool,
-    /// What was done, in this order.
+    /// Actions that were done, in this order.
     pub actions: Vec<Action>,
-    /// What cannot be repaired.
+    /// Losses that cannot be repaired.
     pub left: Vec<Left>,
 }
 

@@ -1,7 +1,7 @@
 //! A reader of clad's files, written from docs/FORMAT.md alone: it uses nothing of clad's own code, so that the
 //! document, the files and the code are held against each other.
 //!
-//! What must hold: no length is used before a checksum has held over it; every part that the document calls an error
+//! Invariants: no length is used before a checksum has held over it; every part that the document calls an error
 //! is a `String` here, and nothing panics on bytes that are not ours.
 
 /// CRC-32C, bit by bit: polynomial 0x1EDC6F41 reflected, all ones before and after.

@@ -7,8 +7,8 @@
 //!
 //! A watermark covers all offsets below `offset`. One of the next epoch covers, of what was given before, only offsets
 //! below that epoch's first: offsets from there on were given again, to other records. One of an epoch further on says
-//! nothing: an epoch in between may have given the offset again, and its first offset is not known here. Who missed an
-//! epoch sends again; the answer to that is certain.
+//! nothing: an epoch in between may have given the offset again, and its first offset is not known here. A client that
+//! missed an epoch sends again; the answer to that is certain.
 
 use super::{
     control::{self, Fields},
@@ -35,7 +35,7 @@ pub struct Accepted {
     pub first_seq: u64,
     /// Offset of its first record.
     pub first_offset: u64,
-    /// How many records.
+    /// The number of records.
     pub count: u32,
     /// The log's epoch when this was answered; the offsets hold in it. (For what was stored before, this may be a later
     /// one than that in which the offsets were first given.)
@@ -44,7 +44,7 @@ pub struct Accepted {
     pub duplicate: bool,
 }
 
-/// All offsets below a mark have reached a level.
+/// All offsets below a watermark have reached a level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Watermark {
     /// The FLUSH that this answers; 0 is none.
@@ -64,7 +64,7 @@ pub struct Watermark {
 pub struct Refused {
     /// Sequence of its first record.
     pub first_seq: u64,
-    /// How many records.
+    /// The number of records.
     pub count: u32,
     /// Why.
     pub error: ErrorInfo,
@@ -115,7 +115,7 @@ impl Accepted {
 }
 
 impl Watermark {
-    /// Whether a record that was accepted at this offset in this epoch is covered.
+    /// True if a record that was accepted at this offset in this epoch is covered.
     #[must_use]
     pub const fn covers(&self, epoch: u32, offset: u64) -> bool {
         let same = epoch == self.epoch;
@@ -171,7 +171,8 @@ mod tests {
         assert!(mark.covers(2, 9), "kept by the recovery that began epoch 3");
         assert!(!mark.covers(2, 10), "given again in epoch 3, to another record");
         assert!(!mark.covers(4, 0), "an earlier epoch says nothing about a later one");
-        // Epoch 2 may have begun at 5: then offset 7 of epoch 1 was given again in epoch 2, and that is what was kept.
+        // Epoch 2 may have begun at 5: then offset 7 of epoch 1 was given again in epoch 2, and that record is the
+        // stored one.
         assert!(!mark.covers(1, 7), "an epoch that was missed may have given it again");
     }
 }

@@ -4,7 +4,7 @@
 //! bytes before`. The payload is all the rest of the body. Flag 1 is the gap mark.
 //!
 //! The payload's checksum is not compared here: a payload that does not fit it is refused as one append, and the
-//! connection goes on.
+//! connection continues.
 
 use super::header::{FrameError, FrameHeader, FrameType};
 use crate::{
@@ -18,12 +18,12 @@ use bytes::{BufMut, Bytes, BytesMut};
 const GAP: u8 = 1;
 const KIND: FrameType = FrameType::Append;
 
-/// What an append says besides its payload.
+/// Fields of an append besides its payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AppendHead {
     /// Sequence of its first record.
     pub first_seq: u64,
-    /// How many records.
+    /// The number of records.
     pub count: u32,
     /// The level that its answer waits for.
     pub level: AckLevel,
@@ -36,7 +36,7 @@ pub struct AppendHead {
 /// An append that owns its payload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Append {
-    /// What it says besides its payload.
+    /// The fields besides its payload.
     pub head: AppendHead,
     /// Group and records, not looked at yet.
     pub payload: Bytes,
@@ -45,7 +45,7 @@ pub struct Append {
 /// An append as it lies in a buffer of received bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AppendView<'a> {
-    /// What it says besides its payload.
+    /// The fields besides its payload.
     pub head: AppendHead,
     /// Group and records, not looked at yet.
     pub payload: &'a [u8],
@@ -93,7 +93,7 @@ impl<'a> AppendView<'a> {
     /// Reads the body of an APPEND frame.
     ///
     /// # Errors
-    /// When its fixed part is wrong; the connection cannot go on.
+    /// When its fixed part is wrong; the connection cannot continue.
     pub fn parse(body: &'a [u8]) -> Result<Self, FrameError> {
         let (head, payload) = body
             .split_first_chunk::<APPEND_HEADER_BYTES>()
@@ -101,7 +101,7 @@ impl<'a> AppendView<'a> {
         Ok(Self { head: AppendHead::decode(head)?, payload })
     }
 
-    /// Whether the payload fits the client's checksum.
+    /// True if the payload fits the client's checksum.
     #[must_use]
     pub fn checksum_holds(&self) -> bool {
         payload_checksum(self.payload) == self.head.payload_crc
@@ -114,7 +114,7 @@ impl Append {
         Ok(Self { head, payload: body.split_off(APPEND_HEADER_BYTES.min(body.len())) })
     }
 
-    /// Whether the payload fits the client's checksum.
+    /// True if the payload fits the client's checksum.
     #[must_use]
     pub fn checksum_holds(&self) -> bool {
         payload_checksum(&self.payload) == self.head.payload_crc
@@ -126,7 +126,7 @@ impl Append {
     }
 }
 
-/// All of an APPEND frame that stands before the payload, for who writes header and payload from two buffers.
+/// All of an APPEND frame that stands before the payload, for a writer with header and payload in two buffers.
 #[must_use]
 pub fn append_prefix(head: &AppendHead, payload_len: u32) -> [u8; FRAME_HEADER_BYTES + APPEND_HEADER_BYTES] {
     let body_len = payload_len.saturating_add(APPEND_HEADER_BYTES as u32);

@@ -18,7 +18,7 @@ use super::{
 use crate::limits::{FRAME_HEADER_BYTES, MAX_APPEND_BYTES};
 use bytes::{Buf, Bytes, BytesMut};
 
-/// How much is set aside for a frame on the word of its header alone.
+/// Bytes reserved for a frame on the word of its header alone.
 const RESERVE_STEP_BYTES: usize = 64 * 1024;
 
 /// A frame of any type.
@@ -44,7 +44,7 @@ pub enum Frame {
     Welcome(Welcome),
     /// An append has its offsets.
     Accepted(Accepted),
-    /// All offsets below a mark have reached a level.
+    /// All offsets below a watermark have reached a level.
     Watermark(Watermark),
     /// An append is not taken.
     Refused(Refused),
@@ -74,7 +74,7 @@ pub struct RawFrame<'a> {
 }
 
 impl RawFrame<'_> {
-    /// How many bytes the frame takes.
+    /// The number of bytes of the frame.
     #[must_use]
     pub const fn total_len(&self) -> usize {
         FRAME_HEADER_BYTES + self.body.len()
@@ -98,7 +98,7 @@ impl RawFrame<'_> {
 /// When the bytes are not a frame, as soon as 16 of them say so.
 pub fn peek(bytes: &[u8], max_append_bytes: u32) -> Result<Option<RawFrame<'_>>, FrameError> {
     let Some((head, rest)) = bytes.split_first_chunk::<FRAME_HEADER_BYTES>() else {
-        // Who speaks another protocol is told at the first byte, not after 16 that may never come.
+        // A peer of another protocol gets the error at the first byte, not after 16 that may never come.
         return match bytes.first() {
             Some(&first) if first != super::MAGIC => Err(FrameError::BadMagic(first)),
             _ => Ok(None),
@@ -108,8 +108,8 @@ pub fn peek(bytes: &[u8], max_append_bytes: u32) -> Result<Option<RawFrame<'_>>,
     Ok(rest.get(..header.body_len as usize).map(|body| RawFrame { header, body }))
 }
 
-/// As [`peek`], for who looks at a stream of frames: a header that is the same 16 bytes as the last good one was checked
-/// then. In a flood nearly all are.
+/// As [`peek`], for a stream of frames: a header that is the same 16 bytes as the last good one was checked then. In a
+/// flood nearly all are.
 ///
 /// # Errors
 /// As [`peek`].
@@ -143,7 +143,7 @@ impl FrameDecoder {
     /// reserved in steps, so that a large one needs few reads.
     ///
     /// # Errors
-    /// The connection cannot go on. The buffer is left as it is.
+    /// The connection cannot continue. The buffer is left as it is.
     pub fn next(&self, buf: &mut BytesMut) -> Result<Option<Frame>, FrameError> {
         let (header, total) = match peek(buf, self.max_append_bytes)? {
             Some(raw) => match raw.header.kind {
@@ -168,13 +168,13 @@ impl FrameDecoder {
         let header = buf.first_chunk().and_then(|head| FrameHeader::decode(head, self.max_append_bytes).ok());
         if let Some(header) = header {
             let total = FRAME_HEADER_BYTES + header.body_len as usize;
-            // Sixteen bytes of a peer do not make us set aside more than a step; what has come is doubled then.
+            // Sixteen bytes of a peer reserve no more than a step; what has come is doubled then.
             buf.reserve(total.saturating_sub(buf.len()).min(RESERVE_STEP_BYTES.max(buf.len())));
         }
     }
 }
 
-/// For a client: what lies in the log was taken under the limit of its day, which WELCOME does not tell.
+/// For a client: a record in the log was taken under the limit of its day, which WELCOME does not report.
 impl Default for FrameDecoder {
     fn default() -> Self {
         Self::new(MAX_APPEND_BYTES)
@@ -215,7 +215,7 @@ fn decode_control(header: FrameHeader, body: &[u8]) -> Result<Frame, FrameError>
 }
 
 impl Frame {
-    /// What it is.
+    /// The type of the frame.
     #[must_use]
     pub const fn kind(&self) -> FrameType {
         match self {

@@ -1,8 +1,8 @@
 //! ERROR, and the error inside REFUSED.
 //!
-//! `u16 code, u8 flags, u8 reserved`, tagged: 1 text, 2 `u64` expected sequence, 3 `u32` record at fault, 4 `u64` limit,
-//! 5 cursor (`[16] log id, u32 epoch, u64 offset`), 6 `u32` milliseconds to wait. Flag 1: retryable. Flag 2: maybe
-//! written.
+//! `u16 code, u8 flags, u8 reserved`, tagged: 1 text, 2 `u64` expected sequence, 3 `u32` record at fault, 4 `u64`
+//! limit, 5 cursor (`[16] log id, u32 epoch, u64 offset`), 6 `u32` milliseconds to wait. Flag 1: retryable. Flag 2:
+//! maybe written.
 
 use super::{
     control::{self, Fields, cut},

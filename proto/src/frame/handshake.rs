@@ -32,7 +32,7 @@ const EARLIER: u8 = 3;
 /// Bytes of an [`EpochStart`].
 const EPOCH: usize = 12;
 
-/// What a connection is for.
+/// Purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Intent {
     /// It will append: it needs a producer.
@@ -52,7 +52,7 @@ pub struct Hello {
     pub producer_id: ProducerId,
     /// Its epoch; a lower one than was seen is fenced.
     pub producer_epoch: u32,
-    /// What the connection is for.
+    /// The purpose of the connection.
     pub intent: Intent,
     /// For a person; at most [`MAX_CLIENT_NAME_BYTES`], what is longer is cut.
     pub name: String,
@@ -67,7 +67,7 @@ pub struct LastStored {
     pub sequence: u64,
     /// Its offset.
     pub offset: u64,
-    /// What it has reached.
+    /// The level reached.
     pub level: AckLevel,
 }
 
@@ -76,7 +76,7 @@ pub struct LastStored {
 pub struct EpochStart {
     /// The epoch.
     pub epoch: u32,
-    /// Everything from here on that an earlier epoch gave was given up.
+    /// Offsets from here on that an earlier epoch gave were abandoned.
     pub first_offset: u64,
 }
 
@@ -85,11 +85,11 @@ pub struct EpochStart {
 pub struct Welcome {
     /// The version that both will speak.
     pub version: u16,
-    /// How the log reaches `durable`.
+    /// The way the log reaches `durable`.
     pub policy: DurabilityPolicy,
     /// The highest level that it can promise.
     pub highest_ack: AckLevel,
-    /// Whether this peer may read.
+    /// True if this peer may read.
     pub may_read: bool,
     /// The log.
     pub log_id: LogId,
@@ -105,7 +105,7 @@ pub struct Welcome {
     pub secret: Vec<u8>,
     /// The last record that is stored of this producer, if any is known.
     pub last: Option<LastStored>,
-    /// How many appends may be unacknowledged; at most [`MAX_WINDOW`].
+    /// Number of appends that may be unacknowledged; at most [`MAX_WINDOW`].
     pub window: u32,
     /// The longest payload.
     pub max_append_bytes: u32,
@@ -117,7 +117,8 @@ pub struct Welcome {
     pub written: u64,
     /// All offsets below are durable.
     pub durable: u64,
-    /// The last epochs before this one that gave offsets, oldest first, at most [`MAX_EARLIER_EPOCHS`]; both numbers ascend.
+    /// The last epochs before this one that gave offsets, oldest first, at most [`MAX_EARLIER_EPOCHS`]; both numbers
+    /// ascend.
     pub earlier: Vec<EpochStart>,
 }
 
@@ -167,7 +168,7 @@ impl Hello {
 }
 
 impl Welcome {
-    /// What WELCOME says about a level, in the form in which later steps of it come.
+    /// WELCOME's report on a level, in the form in which later steps of it come.
     #[must_use]
     pub const fn watermark(&self, level: AckLevel) -> Option<Watermark> {
         let offset = match level {
@@ -180,8 +181,8 @@ impl Welcome {
         Some(Watermark { request_id: 0, epoch, epoch_first_offset, level, offset })
     }
 
-    /// Everything that was given in an epoch from this offset on has been given up since, as far as is told; `None` while
-    /// it is that epoch. More may have been given up where the epochs that are told do not reach back so far, never less.
+    /// The offset from which on everything that was given in an epoch is reported as abandoned since; `None` while it
+    /// is that epoch. More may be abandoned if the reported epochs do not reach back so far, never less.
     #[must_use]
     pub fn abandoned_since(&self, epoch: u32) -> Option<u64> {
         let later = self.earlier.iter().filter(|later| later.epoch > epoch).map(|later| later.first_offset);

@@ -14,7 +14,7 @@ use bytes::BufMut;
 /// First byte of every frame.
 pub const MAGIC: u8 = 0xC1;
 
-/// What a frame is. Codes below 0x40 go from client to daemon, from 0x40 on from daemon to client.
+/// Type of a frame. Codes below 0x40 go from client to daemon, from 0x40 on from daemon to client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum FrameType {
@@ -38,7 +38,7 @@ pub enum FrameType {
     Welcome = 0x41,
     /// An append has its offsets.
     Accepted = 0x42,
-    /// All offsets below a mark have reached a level.
+    /// All offsets below a watermark have reached a level.
     Watermark = 0x43,
     /// An append is not taken.
     Refused = 0x44,
@@ -116,8 +116,8 @@ impl FrameType {
     }
 }
 
-/// Why a stream of bytes is not a stream of frames. After any of these the connection cannot go on: where the next
-/// frame starts is not known, or the peer does not keep to the protocol.
+/// The reason why a stream of bytes is not a stream of frames. After any of these the connection cannot continue: where
+/// the next frame starts is not known, or the peer does not keep to the protocol.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrameError {
@@ -162,7 +162,7 @@ pub enum FrameError {
 }
 
 impl FrameError {
-    /// What to tell the peer before the connection is closed.
+    /// The error to send to the peer before the connection is closed.
     #[must_use]
     pub fn info(&self) -> ErrorInfo {
         let code = match self {
@@ -188,7 +188,7 @@ impl FrameError {
 /// A header that was checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// What the frame is.
+    /// The type of the frame.
     pub kind: FrameType,
     /// Length of the body.
     pub body_len: u32,
@@ -240,7 +240,7 @@ impl FrameHeader {
     /// Checks a header: magic and checksum first, then the length against what its type may have.
     ///
     /// # Errors
-    /// Says what is wrong; the connection cannot go on.
+    /// Says what is wrong; the connection cannot continue.
     pub fn decode(bytes: &[u8; FRAME_HEADER_BYTES], max_append_bytes: u32) -> Result<Self, FrameError> {
         if bytes[0] != MAGIC {
             return Err(FrameError::BadMagic(bytes[0]));
@@ -255,7 +255,7 @@ impl FrameHeader {
             return Err(FrameError::HeaderChecksum);
         }
         let kind = FrameType::from_code(bytes[1]).ok_or(FrameError::UnknownType(bytes[1]))?;
-        // A later version may give them a meaning, and says HELLO before it knows whom it speaks to.
+        // A later version may give them a meaning, and says HELLO before it knows its peer.
         if reserved != 0 && !matches!(kind, FrameType::Hello | FrameType::Error) {
             return Err(FrameError::Malformed { kind, what: "reserved header bits are set" });
         }

@@ -13,11 +13,12 @@
 //! | 12 | 4 | CRC-32C of the 12 bytes before |
 //!
 //! Bodies come in two kinds. A *control body* is fixed fields, then tagged fields (`u8 tag`, LEB128 length, content;
-//! ascending; tags that are not known are skipped), then the CRC-32C of all of that. APPEND and RECORDS are a fixed part with its own
-//! CRC-32C, then a payload whose CRC-32C is in the fixed part: the client's own, which also lies on the disk.
+//! ascending; tags that are not known are skipped), then the CRC-32C of all of that. APPEND and RECORDS are a fixed
+//! part with its own CRC-32C, then a payload whose CRC-32C is in the fixed part: the client's own, which also lies on
+//! the disk.
 //!
-//! A frame whose framing holds but whose payload does not (its checksum, a record) is not an error here: the daemon
-//! refuses that append and the connection goes on.
+//! A frame whose framing holds but whose payload does not (its checksum, a record) is not an error here. The daemon
+//! refuses that append and the connection continues.
 
 mod answer;
 mod append;

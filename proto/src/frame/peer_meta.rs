@@ -1,8 +1,8 @@
-//! What the daemon vouches for about the sender of an append: what it saw itself, not what it was told.
+//! Peer metadata of an append: what the daemon saw of the sender itself, not what the sender claims.
 //!
 //! Fields back to back, `u8 tag, LEB128 number`, tags ascending: 1 transport, 2 process id, 3 start of the process
-//! (clock ticks since boot; with the process id it names one process for ever), 4 user id, 5 group id. Tags that are
-//! not known are kept.
+//! (clock ticks since boot; with the process id it names one process for ever), 4 user id, 5 group id. Unknown tags are
+//! preserved.
 
 use crate::{
     fault::Fault,
@@ -73,7 +73,7 @@ impl Transport {
     }
 }
 
-/// What the daemon saw about a sender.
+/// Peer metadata: what the daemon saw of a sender.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PeerMeta {
     /// The way it came.

@@ -35,7 +35,7 @@ pub struct Flush {
 /// Where a READ starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadFrom {
-    /// At this offset of whatever history the log has now; below the lowest kept offset it starts with a GAP.
+    /// At this offset of whatever history the log has now; below the lowest stored offset it starts with a GAP.
     Offset(u64),
     /// At a place in a history that must be this log's.
     Cursor(Cursor),
@@ -50,7 +50,7 @@ pub struct Read {
     pub request_id: u32,
     /// Where to start.
     pub from: ReadFrom,
-    /// Go on with what is appended later.
+    /// Continues with what is appended later.
     pub follow: bool,
     /// End after this many records.
     pub limit: Option<NonZeroU64>,
@@ -72,7 +72,7 @@ pub enum GapReason {
     Damage = 2,
 }
 
-/// Offsets that cannot be read; the READ goes on after them.
+/// Offsets that cannot be read; the READ continues after them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gap {
     /// The READ.
@@ -113,7 +113,7 @@ pub enum ReadEndReason {
 pub struct ReadEnd {
     /// The READ.
     pub request_id: u32,
-    /// Where to go on another time.
+    /// The place to resume from later.
     pub cursor: Cursor,
     /// Why.
     pub reason: ReadEndReason,

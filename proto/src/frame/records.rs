@@ -1,7 +1,7 @@
 //! RECORDS: one append, read back with what the daemon knows about it.
 //!
 //! `u32 epoch, u32 count, u64 first offset, u64 append time, [16] producer id, u32 producer epoch, u32 CRC-32C of the
-//! payload, u64 first sequence, u32 skip, u32 take, u16 length of the vouched fields, u16 reserved`, the vouched fields,
+//! payload, u64 first sequence, u32 skip, u32 take, u16 length of the peer metadata, u16 reserved`, the peer metadata,
 //! `u32 CRC-32C of all before`, the payload.
 //!
 //! The payload is the append as its client made it, under the client's checksum, so it always comes whole. `skip` and
@@ -22,18 +22,18 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 const KIND: FrameType = FrameType::Records;
 
-/// What stands before the payload, vouched fields aside.
+/// Fields before the payload, without the peer metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RecordsHead {
     /// The epoch in which the append got its offsets.
     pub epoch: u32,
-    /// How many records the payload has.
+    /// The number of records of the payload.
     pub count: u32,
     /// Offset of the first of them.
     pub first_offset: u64,
     /// When the daemon took the append, Unix nanoseconds.
     pub append_time: u64,
-    /// Who appended it.
+    /// The producer that appended it.
     pub producer_id: ProducerId,
     /// The producer's epoch.
     pub producer_epoch: u32,
@@ -52,9 +52,9 @@ pub struct RecordsHead {
 pub struct Records {
     /// The READ.
     pub request_id: u32,
-    /// What stands before the payload.
+    /// The fields before the payload.
     pub head: RecordsHead,
-    /// The vouched fields, encoded.
+    /// The peer metadata, encoded.
     pub peer_meta: Bytes,
     /// Group and records.
     pub payload: Bytes,
@@ -63,9 +63,9 @@ pub struct Records {
 /// One append in place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordsView<'a> {
-    /// What stands before the payload.
+    /// The fields before the payload.
     pub head: RecordsHead,
-    /// The vouched fields, encoded.
+    /// The peer metadata, encoded.
     pub peer_meta: &'a [u8],
     /// Group and records.
     pub payload: &'a [u8],
@@ -87,7 +87,7 @@ impl RecordsHead {
         buf.put_u16_le(0);
     }
 
-    /// The head, the length of the vouched fields, and the reserved bits.
+    /// The head, the length of the peer metadata, and the reserved bits.
     fn take(reader: &mut Reader<'_>) -> Option<(Self, u16, u16)> {
         let head = Self {
             epoch: reader.u32()?,
@@ -132,7 +132,7 @@ impl<'a> RecordsView<'a> {
         Ok(Self { head, peer_meta, payload: reader.0 })
     }
 
-    /// Whether the payload fits the client's checksum.
+    /// True if the payload fits the client's checksum.
     #[must_use]
     pub fn checksum_holds(&self) -> bool {
         payload_checksum(self.payload) == self.head.payload_crc
@@ -148,13 +148,13 @@ impl Records {
         Ok(Self { request_id, head, peer_meta, payload })
     }
 
-    /// Whether the payload fits the client's checksum.
+    /// True if the payload fits the client's checksum.
     #[must_use]
     pub fn checksum_holds(&self) -> bool {
         payload_checksum(&self.payload) == self.head.payload_crc
     }
 
-    /// The vouched fields.
+    /// The peer metadata.
     ///
     /// # Errors
     /// Says what is wrong with them.
@@ -168,8 +168,8 @@ impl Records {
     }
 }
 
-/// All of a RECORDS frame that stands before the payload, for who writes it and the payload from two buffers. Peer metadata
-/// fields beyond [`MAX_PEER_META_BYTES`] are left out.
+/// All of a RECORDS frame that stands before the payload, for a writer with it and the payload in two buffers. Peer
+/// metadata fields beyond [`MAX_PEER_META_BYTES`] are left out.
 pub fn records_prefix(buf: &mut BytesMut, request_id: u32, head: &RecordsHead, peer_meta: &[u8], payload_len: u32) {
     let peer_meta = if peer_meta.len() <= MAX_PEER_META_BYTES { peer_meta } else { &[] };
     let fixed = RECORDS_FIXED_BYTES + peer_meta.len();

@@ -2,11 +2,12 @@
 //!
 //! * RING: `[16] ring id (zero: a new one), u64 the client's monotonic clock in nanoseconds, u32 bytes wanted (0: what
 //!   the daemon gives by default), [4] reserved`.
-//! * RING_GIVEN: `[16] ring id, u32 bytes of the ring, u32 longest payload of the ring, u8 flags, [3] reserved`. Flags: 1
-//!   it is the ring that the client has already, 2 the clocks differ: records are stamped where they are drained.
+//! * RING_GIVEN: `[16] ring id, u32 bytes of the ring, u32 longest payload of the ring, u8 flags, [3] reserved`. Flags:
+//!   1 it is the ring that the client has already, 2 the clocks differ: records get their timestamp where they are
+//!   drained.
 //!
-//! Descriptors come with the first byte of RING_GIVEN, in this order: the board; and unless flag 1 is set the ring and the
-//! doorbell.
+//! Descriptors come with the first byte of RING_GIVEN, in this order: the completion page; and unless flag 1 is set the
+//! ring and the doorbell.
 
 use super::{
     control::{self, Fields},
@@ -55,16 +56,16 @@ impl fmt::Debug for RingId {
     }
 }
 
-/// Asks for a ring, or to go on with one after the daemon was started again.
+/// Asks for a ring, or to resume one after the daemon was started again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RingWanted {
     /// The client's number for it, not 0.
     pub request_id: u32,
-    /// The ring to go on with; nothing: a new one.
+    /// The ring to resume; nothing: a new one.
     pub known: Option<RingId>,
     /// The client's monotonic clock, read after WELCOME came.
     pub clock_ns: u64,
-    /// How large it should be; 0: what the daemon gives by default. The daemon may give less.
+    /// The size asked for; 0: what the daemon gives by default. The daemon may give less.
     pub bytes: u32,
 }
 
@@ -75,7 +76,7 @@ pub struct RingGiven {
     pub request_id: u32,
     /// The ring.
     pub id: RingId,
-    /// It is the one that the client has already: only its new board comes.
+    /// It is the one that the client has already: only its new completion page comes.
     pub known: bool,
     /// The clocks differ: what is logged by this ring is ordered by when it is drained.
     pub other_clock: bool,
@@ -85,9 +86,9 @@ pub struct RingGiven {
     pub max_payload_bytes: u32,
 }
 
-/// What stands behind the payload of an append in a ring: `u8 level, [3] reserved, u32 CRC-32C of the payload`. How
-/// many records it has is said by the ring's own header; its sequence is counted by who drains it. Behind the payload, so
-/// that the checksum of the payload goes on as that of the whole entry: each end goes through the payload once.
+/// Trailer behind the payload of an append in a ring: `u8 level, [3] reserved, u32 CRC-32C of the payload`. The ring's
+/// own header says how many records it has; the drain counts its sequence. It stands behind the payload, so that the
+/// checksum of the payload continues as that of the whole entry: each end goes through the payload once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RingAppendTrailer {
     /// The level that the answer waits for; `none` and `posted` want none.

@@ -1,5 +1,5 @@
-//! What a client of `Ingest.Append` asks, read in place: an append is not decoded, for decoded it can be a hundred times
-//! as large.
+//! Request of a client of `Ingest.Append`, read in place: an append is not decoded, for decoded it can be a hundred
+//! times as large.
 
 use super::v1;
 use crate::{
@@ -40,7 +40,7 @@ impl<'a> Asked<'a> {
     /// # Errors
     /// When it is none. What is wrong with the records of an append is not looked for here.
     pub fn parse(message: &'a [u8]) -> Result<Option<Self>, NotProtobuf> {
-        // A oneof: what came last counts, and goes on with what is before it of the same kind.
+        // A oneof: the last one counts, and continues what is before it of the same kind.
         let mut asked: Option<(u32, Pieces<'a>)> = None;
         for field in Fields(message) {
             match (field?, &mut asked) {

@@ -79,7 +79,7 @@ impl From<ReadEndReason> for v1::ReadEndReason {
     fn from(reason: ReadEndReason) -> Self {
         match reason {
             ReadEndReason::Limit => Self::Limit,
-            // Over gRPC a cancelled read is a cancelled call: nobody is there to be told.
+            // Over gRPC a cancelled read is a cancelled call: there is no receiver for a report.
             ReadEndReason::End | ReadEndReason::Cancelled => Self::End,
         }
     }

@@ -1,11 +1,11 @@
 //! OTLP as it lies in a message, into the encoding of a payload, with nothing built in between.
 //!
-//! What must hold:
-//! - What comes out is what [`super::encode`] makes of the decoded message: fields in any order, of a number or text the
+//! Invariants:
+//! - The output is what [`super::encode`] makes of the decoded message: fields in any order, of a number or text the
 //!   last one, of a `oneof` the last one, of a message that may be there once all of its pieces as one.
 //! - Memory is taken for the payload alone. Decoded, a message is up to a hundred times as large: an empty value is two
 //!   bytes of it, and a struct in memory.
-//! - Nor is a group or record encoded any further than its limit: what is longer is given up there, not at its end.
+//! - A group or record is not encoded any further than its limit: a longer one is abandoned there, not at its end.
 //! - A message is not trusted in anything: it is encoded, or an error says why not.
 
 use super::OtlpError;
@@ -21,8 +21,8 @@ use bytes::BufMut;
 
 /// An encoded `ResourceLogs`.
 ///
-/// Its length is at most [`Logs::PER_PAYLOAD_BYTE`] times that of the payload that is made of it, and a few bytes for each
-/// record, if it has no fields that nobody knows and none twice.
+/// Its length is at most [`Logs::PER_PAYLOAD_BYTE`] times that of the payload that is made of it, and a few bytes for
+/// each record, if it has no unknown fields and none twice.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Logs<'a>(pub(crate) Pieces<'a>);
 
@@ -37,7 +37,7 @@ impl<'a> Logs<'a> {
         Self(Pieces::one(message))
     }
 
-    /// How many records it has, as far as that can be read.
+    /// The number of records, as far as that can be read.
     #[must_use]
     pub fn count(&self) -> u32 {
         let lists = |fields: Fields<'a>| fields.map_while(Result::ok).filter(|(number, _)| *number == 2);
@@ -238,7 +238,7 @@ fn put_pair(pairs: &mut KvWriter<'_>, message: &[u8]) -> Result<(), EncodeError>
     Ok(())
 }
 
-/// What an `AnyValue` holds.
+/// Content of an `AnyValue`.
 enum Value<'a> {
     Empty,
     Text(&'a str),
@@ -260,7 +260,7 @@ impl<'a> Value<'a> {
                 ((2, content), _) => value = Self::Bool(content.varint()? != 0),
                 ((3, content), _) => value = Self::Int(content.varint()? as i64),
                 ((4, content), _) => value = Self::Double(f64::from_bits(content.fixed64()?)),
-                // One that follows another of its kind goes on with it; after anything else it is a new one.
+                // One that follows another of its kind continues it; after anything else it is a new one.
                 ((5, content), Self::Array(pieces)) | ((6, content), Self::List(pieces)) => {
                     pieces.push(content.bytes()?)?;
                 }
@@ -317,12 +317,13 @@ mod tests {
         message.to_vec()
     }
 
-    /// A list of empty elements, and one at its end that is not protobuf: who reads that far gives another error.
+    /// A list of empty elements, and one at its end that is not protobuf: a reader that comes so far gives another
+    /// error.
     fn many(number: u8, limit: usize) -> Vec<u8> {
         [[number << 3 | 2, 0].repeat(3 * limit), delimited(number, &[0xFF])].concat()
     }
 
-    /// What a group and a record that are far too long leave behind: the error, and how many bytes their buffer has come to.
+    /// Result of a group and a record that are far too long: the error, and how many bytes their buffer has come to.
     fn group(resource: &[u8], scope: &[u8]) -> (EncodeError, usize) {
         let message = [delimited(1, resource), delimited(2, &delimited(1, scope))].concat();
         let top = Logs::new(&message).top().expect("one scope");

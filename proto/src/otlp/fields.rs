@@ -16,7 +16,7 @@ impl From<NotProtobuf> for EncodeError {
     }
 }
 
-/// What a field holds.
+/// Content of a field.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Content<'a> {
     Varint(u64),

@@ -23,7 +23,7 @@ use bytes::{BufMut, Bytes};
 pub struct Payload {
     /// Group and records.
     pub bytes: Bytes,
-    /// How many records.
+    /// The number of records.
     pub count: u32,
 }
 
@@ -112,7 +112,7 @@ impl PayloadBuilder {
         Ok(short)
     }
 
-    /// What was written since the last record is a record now.
+    /// Makes a record of the bytes written since the last one.
     #[inline]
     pub(crate) fn accept(&mut self) {
         self.whole = self.sink.buf.len();
@@ -134,7 +134,7 @@ impl PayloadBuilder {
         RecordWriter::start(self, head, None, body)
     }
 
-    /// The same of a record that somebody else has made: as soon as it is too long it is given up, however long it is.
+    /// The same of a foreign record: as soon as it is too long it is abandoned, however long it is.
     #[cfg(feature = "grpc")]
     pub(crate) fn record_within(
         &mut self,
@@ -207,7 +207,7 @@ impl PayloadBuilder {
         Ok(())
     }
 
-    /// How many records are in.
+    /// The number of records in the payload.
     #[must_use]
     pub const fn count(&self) -> u32 {
         self.count
@@ -225,7 +225,7 @@ impl PayloadBuilder {
         self.count == 0
     }
 
-    /// What every payload of this builder begins with: so many bytes, with this checksum.
+    /// The common begin of every payload of this builder: so many bytes, with this checksum.
     #[must_use]
     pub const fn group_checksum(&self) -> (usize, u32) {
         (self.group.len(), self.group_sum)

@@ -23,12 +23,12 @@ pub struct TimeRange {
     pub max: u64,
 }
 
-/// What [`scan`] found in a good payload.
+/// Result of [`scan`] for a good payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Scan {
     /// Over the records that have a time (their own, else the observed one); nothing when none has.
     pub times: Option<TimeRange>,
-    /// How many records have neither time.
+    /// The number of records that have neither time.
     pub untimed: u32,
 }
 
@@ -70,7 +70,8 @@ impl KnownGroup {
     pub const MAX: usize = 1024;
 }
 
-/// As [`scan`], for payloads of one producer in a row: a group that is byte for byte the last good one was checked then.
+/// As [`scan`], for payloads of one producer in a row: a group that is byte for byte the last good one was checked
+/// then.
 ///
 /// # Errors
 /// As [`scan`].
@@ -111,7 +112,7 @@ fn scan_records(mut rest: &[u8], count: u32, max_record_bytes: u32) -> Result<Sc
     Ok(Scan { times: (untimed < count).then_some(range), untimed })
 }
 
-/// The group in front of a payload, checked; for who wants to know whose records these are and not more.
+/// The group in front of a payload, checked; for a reader that needs only the source of the records.
 ///
 /// # Errors
 /// Says what is wrong with the group. Nothing is said about the records.
@@ -157,7 +158,7 @@ impl<'a> PayloadView<'a> {
         self.group
     }
 
-    /// How many records there are; at least one.
+    /// The number of records; at least one.
     #[must_use]
     pub const fn count(&self) -> u32 {
         self.count

@@ -1,4 +1,4 @@
-//! Groups in place. The layout is told in [`crate::group`].
+//! Groups in place. [`crate::group`] describes the layout.
 
 use super::{
     record::{check_count, count, text},
@@ -184,7 +184,7 @@ impl<'a> ResourceView<'a> {
         KvsRef(self.0.field(tag::RESOURCE).unwrap_or_default())
     }
 
-    /// How many attributes were dropped before this.
+    /// Number of attributes that were dropped before this.
     #[must_use]
     pub fn dropped_attributes_count(&self) -> u32 {
         self.0.field(tag::RESOURCE_DROPPED).map_or(0, count)
@@ -228,7 +228,7 @@ impl<'a> ScopeView<'a> {
         KvsRef(self.0.field(tag::SCOPE_ATTRIBUTES).unwrap_or_default())
     }
 
-    /// How many attributes were dropped before this.
+    /// Number of attributes that were dropped before this.
     #[must_use]
     pub fn dropped_attributes_count(&self) -> u32 {
         self.0.field(tag::SCOPE_DROPPED).map_or(0, count)

@@ -1,4 +1,4 @@
-//! Records in place. The layout is told in [`crate::record`].
+//! Records in place. [`crate::record`] describes the layout.
 
 use super::{
     group::UnknownIter,
@@ -198,7 +198,7 @@ impl<'a> RecordView<'a> {
         KvsRef(self.field(tag::ATTRIBUTES).unwrap_or_default())
     }
 
-    /// How many attributes were dropped before this.
+    /// Number of attributes that were dropped before this.
     #[must_use]
     pub fn dropped_attributes_count(&self) -> u32 {
         self.field(tag::DROPPED_ATTRIBUTES).map_or(0, count)

@@ -1,4 +1,4 @@
-//! Values in place. The layout is told in [`crate::value`].
+//! Values in place. [`crate::value`] describes the layout.
 
 use crate::{
     fault::Fault,

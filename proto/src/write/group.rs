@@ -1,4 +1,4 @@
-//! Writing a group. The layout is told in [`crate::group`].
+//! Writing a group. [`crate::group`] describes the layout.
 
 use super::{Limit, Sink, value::KvWriter};
 use crate::{

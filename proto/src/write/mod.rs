@@ -3,9 +3,9 @@
 //! A nested list does not know its length before it is written. It is written behind one free byte and the length put
 //! in front afterwards ([`close_delimited`](crate::wire::close_delimited)).
 //!
-//! Errors are kept in the sink rather than returned by each method, so that a writer reads as a list of fields; the
-//! record is checked once, at its end, and taken back whole if anything was wrong. What comes from elsewhere is written under a
-//! [`Limit`], and given up as soon as it is over it.
+//! Errors are stored in the sink rather than returned by each method, so that a writer reads as a list of fields. The
+//! record is checked once, at its end, and taken back whole if anything was wrong. Foreign data is written under a
+//! [`Limit`], and abandoned as soon as it is over it.
 
 mod group;
 mod record;
@@ -24,7 +24,7 @@ use crate::{
 };
 use bytes::{BufMut, BytesMut};
 
-/// What the group or record that is being written may take.
+/// Limit of the group or record that is being written.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limit {
     /// Where it begins in the buffer.
@@ -50,7 +50,7 @@ impl Sink {
         self.fault.get_or_insert(error);
     }
 
-    /// Whether so many bytes more are to be written. Behind a fault nothing is: the whole is taken back.
+    /// True if so many bytes more are to be written. Behind a fault nothing is: the whole is taken back.
     #[inline]
     fn takes(&mut self, more: usize) -> bool {
         if let Some(limit) = self.limit {
@@ -62,7 +62,7 @@ impl Sink {
         self.fault.is_none()
     }
 
-    /// Asked before each element of a list that somebody else has made, so that it is not read on for nothing.
+    /// Asked before each element of a foreign list, so that it is not read on for nothing.
     ///
     /// # Errors
     /// The fault, if there is one; to be over the limit is one.

@@ -1,4 +1,4 @@
-//! Writing one record. The layout is told in [`crate::record`].
+//! Writing one record. [`crate::record`] describes the layout.
 
 use super::{
     Limit, Sink,
@@ -14,7 +14,7 @@ use crate::{
 };
 use bytes::BufMut;
 
-/// What stands in the fixed header of a record.
+/// Fixed header of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RecordHead {
     /// When it happened, Unix nanoseconds; 0 is unknown.
@@ -68,7 +68,8 @@ impl Body<'_> {
 }
 
 /// Lays out the 32 bytes in front of a record.
-// By words, and inlined: fields that are stored one by one and read as one wait for the stores, longer than all the rest takes.
+// By words, and inlined: fields that are stored one by one and read as one wait for the stores, longer than all the
+// rest takes.
 #[inline(always)]
 pub(crate) fn header(head: &RecordHead, len: u32, body_kind: u8, body_len: u32) -> [u8; RECORD_HEADER_BYTES] {
     let severity = u8::try_from(head.severity_number).unwrap_or(0);
@@ -166,7 +167,7 @@ impl<'b> RecordWriter<'b> {
         self
     }
 
-    /// How many attributes were dropped.
+    /// Number of attributes that were dropped.
     pub fn dropped_attributes_count(&mut self, count: u32) -> &mut Self {
         let (bytes, len) = varint_bytes(count.into());
         self.field(tag::DROPPED_ATTRIBUTES, if count == 0 { &[] } else { bytes.get(..len).unwrap_or_default() })

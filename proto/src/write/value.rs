@@ -1,4 +1,4 @@
-//! Writers of values. The layout is told in [`crate::value`].
+//! Writers of values. [`crate::value`] describes the layout.
 
 use super::Sink;
 use crate::{
@@ -27,7 +27,7 @@ pub(super) enum Place<'k> {
 pub struct ValueWriter<'s, 'k> {
     pub(super) sink: &'s mut Sink,
     pub(super) place: Place<'k>,
-    /// How many lists this value lies in.
+    /// Number of lists that this value lies in.
     pub(super) depth: usize,
 }
 
@@ -177,7 +177,7 @@ impl ValueWriter<'_, '_> {
 }
 
 impl KvWriter<'_> {
-    /// Gives the fault, if there is one: then there is no need to go on.
+    /// Gives the fault, if there is one: then there is no need to continue.
     #[cfg(feature = "grpc")]
     pub(crate) fn check(&mut self) -> Result<(), EncodeError> {
         self.sink.check()
@@ -216,7 +216,7 @@ impl KvWriter<'_> {
 }
 
 impl ArrayWriter<'_> {
-    /// Gives the fault, if there is one: then there is no need to go on.
+    /// Gives the fault, if there is one: then there is no need to continue.
     #[cfg(feature = "grpc")]
     pub(crate) fn check(&mut self) -> Result<(), EncodeError> {
         self.sink.check()

@@ -1,8 +1,8 @@
 //! Death and stops at every step, one after the other.
 //!
 //! A writer is killed or stopped before each store and at each point of a push, and a drain before each store and at
-//! each point of its work. What must hold each time: nobody else's append is lost, late or changed; nobody waits for
-//! the dead; the ring goes on for laps; the drain that comes after takes up exactly where space was given back.
+//! each point of its work. Invariants each time: no other append is lost, late or changed. Nothing waits for the dead.
+//! The ring continues for laps. The next drain resumes exactly where space was given back.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -83,7 +83,7 @@ fn until_death<T>(user: impl FnOnce() -> T) -> Option<T> {
     }
 }
 
-/// Whether the user's append was committed: its slot was exchanged.
+/// True if the user's append was committed: its slot was exchanged.
 fn committed(trace: &[Step]) -> bool {
     trace.contains(&Step::Point("push: committed"))
         || matches!(trace.last(), Some(Step::Store(at)) if (at::SLOT_TABLE..SHAPE.data_at()).contains(at))
@@ -105,9 +105,9 @@ fn a_writer_dies_at_every_step() {
         let own = if there { vec![payload(1000)] } else { Vec::new() };
         assert_eq!(taken, [own, expected(40..43)].concat(), "died after {steps} steps");
         reader.release(&ring, reader.next());
-        // Its threads may be stopped only: the ring goes on around where it was.
+        // Its threads may be stopped only: the ring continues around where it was.
         assert_eq!(resume(&ring, &mut reader, 43), expected(43..43 + LAPS), "died after {steps} steps");
-        // Now it is known to be dead, and so are the others: what is reserved is given up at once.
+        // Now it is known to be dead, and so are the others: what is reserved is abandoned at once.
         let second = ring.user(1, Then::Die);
         assert!(until_death(|| push(&second, 1001)).is_none());
         assert_eq!(reader.peek(&ring, AFTER_ALL_TIMESTAMPS_NS), Ok(Peek::Empty));
@@ -143,7 +143,7 @@ fn a_writer_stops_at_every_step_and_goes_on_much_later() {
             let taken = resume(&ring, &mut reader, 40);
             let own = if ended { vec![payload(1000)] } else { Vec::new() };
             assert_eq!(taken, [own, expected(40..40 + LAPS)].concat(), "stopped after {steps} steps");
-            // It goes on while all other space is full of what nobody has taken yet.
+            // It continues while all other space is full of what was not taken yet.
             let mut last = 80;
             while push(&ring, last) != Err(PushError::Full) {
                 last += 1;
@@ -151,7 +151,7 @@ fn a_writer_stops_at_every_step_and_goes_on_much_later() {
             gate.open();
             (ended, last, stopped.join().expect("no panic"))
         });
-        // It wrote where it had reserved, and nobody was there; or it had reserved nothing, and did so behind them.
+        // It wrote where it had reserved, and no other was there; or it had reserved nothing, and did so behind them.
         assert!(last > 86, "only {} appends fit beside it", last - 80);
         let now: Vec<_> = take(&ring, &mut reader).into_iter().map(|(_, bytes)| bytes).collect();
         let late = if !ended && matches!(pushed, Ok(Some(_))) { vec![payload(1000)] } else { Vec::new() };
@@ -211,7 +211,7 @@ const fn now_up_to(append: u64) -> Stored {
     Stored { log_id: [2; 16], epoch: 2, end: 1000 + append }
 }
 
-/// What a drain does in `a_drain_dies_at_every_step`: takes, gives back in three goes, closes nothing.
+/// Work of a drain in `a_drain_dies_at_every_step`: takes, gives back in three goes, closes nothing.
 fn work(ring: &Steps, reader: &mut Reader, asked: &mut u64) -> Vec<(Entry, Vec<u8>)> {
     let (first, taken) = (reader.released(), take(ring, reader));
     for upto in [first + 1, first + 4, reader.next()] {
@@ -304,7 +304,7 @@ fn there_is_a_point_between_any_two_stores() {
     let user = ring.user(u64::MAX, Then::Die);
     push(&user, 46).expect("there is space").expect("it was not stopped");
     work(&user, &mut reader, &mut 0);
-    // A late writer, which leaves its island.
+    // A late writer, which leaves its abandoned region.
     let late = ring.user(u64::MAX, Then::Die);
     assert!(!writer::commit(&late, SHAPE, reserved));
     reader.release(&user, reader.next());

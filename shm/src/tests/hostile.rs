@@ -1,8 +1,8 @@
 //! A client that writes whatever it likes, wherever it likes, whenever it likes.
 //!
-//! What must hold: no panic, no call that does not return, no memory beyond what the ring's size allows, and whatever is
-//! taken still has rising numbers, times that do not fall and sequences that add up. Another client's ring is not
-//! touched. Seeded: `CLAD_SEED=N` runs one history again, `CLAD_SHM_RUNS=N` makes more.
+//! Invariants: no panic, no call that does not return, no memory beyond what the ring's size allows. Whatever is taken
+//! still has rising numbers, times that do not fall and sequences that add up. Another client's ring is not touched.
+//! Seeded: `CLAD_SEED=N` runs one history again, `CLAD_SHM_RUNS=N` makes more.
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::atomic::AtomicBool;
@@ -83,7 +83,7 @@ fn scribble(ring: &Mapped, chance: &mut Chance, next: u64) {
     ring.store(place, value, Relaxed);
 }
 
-/// What must hold of what a ring gives, whatever it is.
+/// Invariants of what a ring gives, whatever it is.
 #[derive(Default)]
 struct Rules {
     last: Option<Entry>,
@@ -145,7 +145,7 @@ fn nonsense_between_any_two_calls() {
     }
 }
 
-/// An honest client whose memory is scribbled over. Whether the ring was found corrupt, and how much it gave.
+/// An honest client whose memory is scribbled over. Returns true if the ring was found corrupt, and how much it gave.
 fn history(seed: u64) -> (bool, u64) {
     let mut chance = Chance(seed);
     let (mut drain, producer, memory) = pair();
@@ -193,7 +193,8 @@ fn a_client_that_scribbles_all_the_time_costs_itself_alone() {
     let seed = setting("CLAD_SEED").unwrap_or_else(clock::now);
     println!("scribbles: CLAD_SEED={seed}");
     let mut rings = 0;
-    // A daemon would let the ring go that it cut off; here it goes on while its tail can be told, then with another.
+    // A daemon would release the ring that it cut off; here it continues while its tail can be determined, then with
+    // another.
     while Instant::now() < deadline {
         let (mut bad, _, memory) = pair();
         let (stop, memory) = (AtomicBool::new(false), &memory);
@@ -247,7 +248,7 @@ impl Drop for Stop<'_> {
 #[test]
 fn no_row_of_abandoned_slots_is_longer_than_the_ring() {
     let (mut drain, _, memory) = pair();
-    // More and more appends are said to be given up, in the very slots that are looked at.
+    // More and more appends are said to be abandoned, in the very slots that are looked at.
     for n in 0..10 * PEEK_SLOTS_MAX {
         memory.store(SHAPE.slot_at(n), Slot::abandoned(n).0, Relaxed);
         memory.store(at::HEAD, Cursor::new(n + 1, 0).0, Relaxed);
@@ -256,7 +257,7 @@ fn no_row_of_abandoned_slots_is_longer_than_the_ring() {
     assert_eq!(drain.next(), u64::from(SHAPE.slots()), "no more than the ring holds is remembered");
 }
 
-/// What a descriptor's open file says of itself is the client's to change: it has the same one.
+/// The flags of a descriptor's open file are the client's to change: it has the same one.
 #[test]
 fn a_doorbell_that_the_client_made_blocking_holds_up_nobody() {
     let (mut drain, producer, _) = pair();
@@ -271,7 +272,7 @@ fn a_doorbell_that_the_client_made_blocking_holds_up_nobody() {
     let (rung_tx, hears) = std::sync::mpsc::sync_channel(4);
     // Without an end it would not come back: then the thread is left behind.
     std::thread::spawn(move || {
-        drain.awake(); // nobody has rung
+        drain.awake(); // no ring of the bell
         rung_tx.send(rung(&waker)).expect("somebody hears");
         assert!(drain.sleep());
         producer.push(&[b"it rings"], 1).expect("pushed");
@@ -303,8 +304,8 @@ fn a_tail_that_cannot_be_is_not_adopted() {
     }
 }
 
-/// What stands in the way of an adoption for now takes nothing away: what was handed over comes back, and goes on later. What
-/// is nonsense is so for good.
+/// An obstacle of the moment to an adoption takes nothing away: what was handed over comes back, and is resumed later.
+/// Nonsense is so for good.
 #[test]
 fn what_cannot_be_adopted_now_can_be_later() {
     let (drain, producer, memory) = pair();

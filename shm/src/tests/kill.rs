@@ -1,6 +1,6 @@
 //! Real processes that are killed (`SIGKILL`) or stopped for ever at every named point, while others log on.
 //!
-//! The processes are this test's own program, started anew: [`child`] is what they run. They find their rings below
+//! The processes are this test's own program, started again: [`child`] is what they run. They find their rings below
 //! `/proc/PID/fd` of the test.
 
 use std::io::{BufRead, BufReader, Read};
@@ -24,7 +24,7 @@ const SHAPE: Shape = match Shape::new(16 << 10, 64) {
 };
 /// Pushes before the one that is hit.
 const BEFORE: u64 = 30;
-/// Pushes of those who log on.
+/// Pushes of the processes that log on.
 const OTHERS: u64 = 500;
 
 fn payload(n: u64) -> Vec<u8> {
@@ -92,7 +92,7 @@ fn report(line: &str) {
     out.write_all(format!("\n> {line}\n").as_bytes()).and_then(|()| out.flush()).expect("the test listens");
 }
 
-/// What a started process does: `role|ring path|point|nth`.
+/// Main function of a started process: `role|ring path|point|nth`.
 #[test]
 fn child() {
     let Ok(order) = std::env::var(ROLE) else { return };
@@ -181,7 +181,7 @@ fn is_killed(status: ExitStatus) -> bool {
     status.signal() == Some(9)
 }
 
-/// Lines that a process told, to its end.
+/// Lines that a process printed, to its end.
 fn report_lines(child: &mut Child) -> Vec<String> {
     let mut all = String::new();
     child.stdout.take().expect("piped").read_to_string(&mut all).expect("text");
@@ -224,7 +224,7 @@ fn payloads(numbers: std::ops::Range<u64>) -> Vec<Vec<u8>> {
     numbers.map(payload).collect()
 }
 
-/// That two rows are the same, told by the first difference.
+/// Asserts that two rows are the same, and reports the first difference.
 fn same<T: PartialEq + std::fmt::Debug>(found: &[T], expected: &[T], what: &str) {
     let differs = found.iter().zip(expected).position(|(found, expected)| found != expected);
     if let Some(at) = differs {
@@ -280,7 +280,7 @@ fn a_drain_is_killed_at_every_point_and_another_takes_up() {
         let mut ring = ring();
         // Under this number the others find it, whatever becomes of the drain.
         let kept = ring.client_fds().ring.try_clone_to_owned().expect("a descriptor");
-        // A thread stopped in the middle of a copy, so that there is an append to give up, and an island.
+        // A thread stopped in the middle of a copy, so that there is an append to abandon, and an abandoned region.
         let mapped = drain::map_ring(&kept).expect("a ring").0;
         let alive = Deadly { memory: &mapped, point: String::new(), left: 0.into(), stop: false };
         push(&alive, SHAPE, 0);
@@ -349,7 +349,7 @@ fn what_is_posted_survives_both_ends_whichever_dies_first() {
     }
 }
 
-/// What a dying daemon told: entries that it had before it gave them back. The same entry again is the same.
+/// Reports of a dying daemon: entries that it had before it gave them back. The same entry again is the same.
 fn lines_until(out: &mut impl BufRead, count: u64, found: &mut std::collections::BTreeMap<u64, String>) {
     let mut line = String::new();
     for _ in 0..count {

@@ -1,4 +1,4 @@
-//! What the front of a ring says about times, with a clock that is turned by hand.
+//! The front of a ring and its times, with a clock that is turned by hand.
 
 use std::collections::VecDeque;
 
@@ -70,7 +70,7 @@ fn an_uncommitted_slot_holds_back_what_is_not_older_than_those_behind_it_and_not
     push(&ring, 60);
     assert_eq!(reader.peek(&ring, 2000), Ok(Peek::Ready { time: 50 }));
     take(&ring, &mut reader);
-    // What has a time below 70 elsewhere may go; what lies behind the hole was not over before that.
+    // An entry with a time below 70 elsewhere may go; what lies behind the uncommitted slot was not over before that.
     assert_eq!(reader.peek(&ring, 2000), Ok(Peek::Blocked { bound: 70 }));
     assert_eq!(reader.peek(&ring, 2999), Ok(Peek::Blocked { bound: 70 }));
     assert_eq!(reader.peek(&ring, 3000), Ok(Peek::Ready { time: 70 }), "given up after 1000 ns");
@@ -147,7 +147,8 @@ fn a_foreign_clock_is_not_believed() {
     assert_eq!(reader.peek(&ring, 700), Ok(Peek::Ready { time: 699 }));
 }
 
-/// What was not there at a look is no older than that look, whatever it says; and what is seen now is not to come.
+/// An entry that was not there at a look is no older than that look, whatever it says; and one that is seen now is not
+/// in the future.
 #[test]
 fn a_timestamp_is_believed_within_what_the_drain_has_seen_itself() {
     let (ring, mut reader) = ring(STERN);
@@ -168,7 +169,7 @@ fn a_timestamp_is_believed_within_what_the_drain_has_seen_itself() {
     }
 }
 
-/// One push with a stamp that is to come must not keep a drain looking until then, nor behind a hole.
+/// One push with a future timestamp must not keep a drain looking until then, nor behind an uncommitted slot.
 #[test]
 fn a_timestamp_that_is_to_come_is_now() {
     let (ring, mut reader) = ring(StallLimits { each_ns: u64::MAX, percent: 100 });
@@ -213,7 +214,7 @@ fn what_is_read_again_has_the_times_that_it_had_or_older_ones() {
     }
 }
 
-/// The ring is never empty, and every stamp says 0: its entries get older than what is there by two laps at most.
+/// The ring is never empty, and every timestamp is 0: its entries get older than what is there by two laps at most.
 #[test]
 fn a_flood_with_old_timestamps_does_not_come_before_all_others_for_ever() {
     for payload in [1, 4000] {
@@ -237,8 +238,8 @@ fn a_flood_with_old_timestamps_does_not_come_before_all_others_for_ever() {
     }
 }
 
-/// Each ring makes holes all the time, and says of everything that it is as old as the world: what is in another waits
-/// for all of them together as long as for one.
+/// Each ring leaves uncommitted slots all the time, and claims the greatest age for everything: an entry in another
+/// ring waits for all of them together as long as for one.
 #[test]
 fn many_rings_hold_up_others_no_longer_than_one() {
     const END: u64 = 100_000_000;
@@ -303,7 +304,7 @@ fn a_ring_that_ends_spends_nothing_more() {
     assert!(!all.lasts(2_000_000));
 }
 
-/// Numbers and places have fewer bits in a ring than their counts: past each end it goes on.
+/// Numbers and places have fewer bits in a ring than their counts: past each end it continues.
 #[test]
 fn counts_go_on_past_the_width_of_their_words() {
     for (append, place) in

@@ -1,4 +1,4 @@
-//! Plain memory that does something between two stores: dies, or stops until it is told to go on.
+//! Plain memory that does something between two stores: dies, or stops until it is released.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst, fence};
 use std::sync::{Arc, Condvar, Mutex};
@@ -15,7 +15,7 @@ pub(super) enum Step {
     Point(&'static str),
 }
 
-/// What happens when the steps have been used up.
+/// Event when the steps have been used up.
 #[derive(Clone, Debug)]
 pub(super) enum Then {
     /// The user is gone: it unwinds with [`Died`].
@@ -24,7 +24,7 @@ pub(super) enum Then {
     Stop(Arc<Gate>),
 }
 
-/// What a user that died unwinds with.
+/// Unwind payload of a user that died.
 pub(super) struct Died;
 
 /// Where a stopped user waits.
@@ -53,7 +53,7 @@ impl Gate {
         self.changed.notify_all();
     }
 
-    /// Lets the user go on.
+    /// Lets the user continue.
     pub(super) fn open(&self) {
         self.state.lock().expect("no panic").1 = true;
         self.changed.notify_all();
@@ -75,12 +75,12 @@ impl Steps {
         Self { words: Arc::new(words), left: AtomicU64::new(u64::MAX), then: Then::Die, trace: Mutex::default() }
     }
 
-    /// Another user of the same memory, who does `steps` things before something happens to it.
+    /// Another user of the same memory, which does `steps` things before something happens to it.
     pub(super) fn user(&self, steps: u64, then: Then) -> Self {
         Self { words: Arc::clone(&self.words), left: AtomicU64::new(steps), then, trace: Mutex::default() }
     }
 
-    /// What this user did.
+    /// Steps of this user.
     pub(super) fn trace(&self) -> Vec<Step> {
         self.trace.lock().expect("no panic").clone()
     }
@@ -130,7 +130,7 @@ impl Memory for Steps {
         fence(order);
     }
 
-    /// One store for those who count; who dies or stops may do so in the middle of it.
+    /// One store for those that count; a user that dies or stops may do so in the middle of it.
     fn write(&self, at: usize, bytes: &[u8]) {
         for (index, byte) in bytes.iter().enumerate() {
             match index {

@@ -48,7 +48,7 @@ struct Resize {
     cause: Cause,
 }
 
-/// What one write or cut was, for the choice of what survives.
+/// One write or cut, for the choice of what survives.
 pub(super) struct Pending {
     pub(super) seq: u64,
     pub(super) sectors: Vec<u64>,
@@ -96,20 +96,20 @@ impl Content {
         });
     }
 
-    /// Whether a sector in the range cannot be read.
+    /// True if a sector in the range cannot be read.
     pub(super) fn is_bad(&self, pos: u64, len: usize) -> bool {
         let end = (pos + len as u64).div_ceil(SECTOR as u64);
         let sectors = pos / SECTOR as u64..end;
         len > 0 && (self.bad.range(sectors.clone()).next().is_some() || self.ruined.range(sectors).next().is_some())
     }
 
-    /// Whether a sector in the range takes no write.
+    /// True if a sector in the range takes no write.
     pub(super) fn is_ruined(&self, pos: u64, len: usize) -> bool {
         let end = (pos + len as u64).div_ceil(SECTOR as u64);
         len > 0 && self.ruined.range(pos / SECTOR as u64..end).next().is_some()
     }
 
-    /// Whether what a sync that covers `upto` has to write is in such a sector.
+    /// True if a sync that covers `upto` has to write to such a sector.
     pub(super) fn has_ruined_pending(&self, upto: u64) -> bool {
         let waits = |sector| self.pending.get(sector).is_some_and(|versions| versions.iter().any(|v| v.seq <= upto));
         self.ruined.iter().any(waits)
@@ -160,7 +160,7 @@ impl Content {
         len
     }
 
-    /// A completed write that nobody has synced.
+    /// A completed, unsynced write.
     pub(super) fn write(&mut self, seq: u64, pos: u64, bytes: &[u8], cached: bool) {
         each_sector(pos, bytes.len(), |sector, within, range| {
             let mut data = self.sector(sector, false);
@@ -259,8 +259,8 @@ impl Content {
         });
     }
 
-    /// The dirty pages of a range have reached the device. Where it `keeps` what it takes, sectors that need no metadata
-    /// are safe; everywhere they have left the page cache, so that it cannot lose them any more.
+    /// The dirty pages of a range have reached the device. Where it `keeps` what it takes, sectors that need no
+    /// metadata are safe; everywhere they have left the page cache, so that it cannot lose them any more.
     pub(super) fn write_back(&mut self, upto: u64, pos: u64, len: u64, keeps: bool) {
         let media_len = self.media_len;
         each_sector(pos, len as usize, |sector, _, _| {
@@ -283,7 +283,7 @@ impl Content {
         });
     }
 
-    /// Whether a write below `len` needs no metadata: all of it was durably written once.
+    /// True if a write below `len` needs no metadata: all of it was durably written once.
     pub(super) fn is_in_place(&self, len: u64) -> bool {
         let sectors = len.div_ceil(SECTOR as u64);
         len <= self.media_len
@@ -309,13 +309,13 @@ impl Content {
         self.lose(|sector, v| v.seq <= upto && v.cached && sectors.contains(&sector), rng)
     }
 
-    /// The kernel failed to write some pages back; nobody was there to be told.
+    /// The kernel failed to write some pages back; there was no descriptor to report it to.
     pub(super) fn fail_writeback(&mut self, rng: &mut Rng) -> bool {
         self.lose(|_, version| version.cached, rng)
     }
 
-    /// The kernel failed to write the page cache back, and the device lost what the sectors held: none of them can be read until
-    /// it is written again. Answers whether there was any.
+    /// The kernel failed to write the page cache back, and the device lost what the sectors held: none of them can be
+    /// read until it is written again. Answers whether there was any.
     pub(super) fn destroy_in_writeback(&mut self) -> bool {
         let is_cached = |versions: &Vec<Version>| versions.last().is_some_and(|v| v.cached && !v.cut);
         let hit: Vec<u64> = self.pending.iter().filter(|(_, v)| is_cached(v)).map(|(sector, _)| *sector).collect();
@@ -357,7 +357,7 @@ impl Content {
         self.lies.retain(|_, lie| !lie.cached);
     }
 
-    /// Writes that nobody synced, oldest first.
+    /// Unsynced writes, oldest first.
     pub(super) fn unsynced(&self) -> Vec<Pending> {
         let mut by_seq: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
         for (sector, versions) in &self.pending {
@@ -368,7 +368,7 @@ impl Content {
         by_seq.into_iter().map(|(seq, sectors)| Pending { seq, sectors }).collect()
     }
 
-    /// How many changes of the size nobody has synced.
+    /// Number of unsynced changes of the size.
     pub(super) fn unsynced_sizes(&self) -> usize {
         self.resizes.len()
     }

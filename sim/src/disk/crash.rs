@@ -1,4 +1,4 @@
-//! How processes and machines die.
+//! Deaths of processes and machines.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use super::names::Node;
 use super::state::{Action, Disk, Late};
 use crate::Rng;
 
-/// What survives a power cut of all that was not synced.
+/// Part of the unsynced data that survives a power cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Survival {
     /// Nothing.
@@ -129,7 +129,7 @@ impl Disk {
         }
     }
 
-    /// What was in flight reached the device, in any order; the power decides about it as about the rest.
+    /// All in flight reached the device, in any order; the power decides about it as about the rest.
     fn drop_to_the_device(&mut self) {
         let mut flights: Vec<_> = std::mem::take(&mut self.flights).into_values().collect();
         self.rng.shuffle(&mut flights);

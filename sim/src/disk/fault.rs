@@ -1,8 +1,8 @@
-//! What can be asked to go wrong, and what is counted.
+//! Faults that can be asked for, and counters.
 
 use std::{error, fmt};
 
-/// What an operation ends in, other than success.
+/// Result of an operation, other than success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// EIO. Of a write any part may have landed; a sync leaves what it did not write clean and readable.
@@ -73,9 +73,9 @@ pub enum OpKind {
 pub struct Op {
     /// Its number.
     pub number: u64,
-    /// Who asked.
+    /// The process that asked.
     pub process: u64,
-    /// What was asked.
+    /// The operation asked for.
     pub kind: OpKind,
     /// The name, as the file was last called.
     pub name: String,
@@ -83,11 +83,11 @@ pub struct Op {
     pub pos: u64,
     /// Bytes asked for.
     pub len: u64,
-    /// What it was made to end in.
+    /// The fault that it was made to end in.
     pub fault: Option<Fault>,
 }
 
-/// What was done.
+/// Counters of operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Operations of every kind.
@@ -115,7 +115,7 @@ pub struct Counters {
 pub struct Dead;
 
 impl Dead {
-    /// Whether an error is this one, and not a fault of the disk.
+    /// True if an error is this one, and not a fault of the disk.
     pub fn is(e: &std::io::Error) -> bool {
         e.get_ref().is_some_and(|inner| inner.is::<Self>())
     }

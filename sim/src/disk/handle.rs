@@ -20,7 +20,7 @@ impl Disk {
     pub(super) fn open(&mut self, process: u64, inode: u64, access: Access) -> u64 {
         let id = self.id();
         let of = self.inode(inode);
-        // An error that nobody was told of yet is told to the newcomer.
+        // An unreported error is reported to the newcomer.
         let errors_seen = if of.error_reported { of.errors } else { of.errors.saturating_sub(1) };
         let handle = Handle { process, address: 0, inode, access, errors_seen, flights: 0, closed: false };
         self.handles.insert(id, handle);

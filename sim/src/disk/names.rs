@@ -1,14 +1,14 @@
 //! Which name means which file: what the folders say now, what they say on the media, and the changes in between.
 //!
 //! A change is durable once its folder is synced. In a power cut each unsynced change survives or not on its own, but
-//! for what any file system keeps: changes that touch the same name survive in their order, a rename within a folder
-//! is whole, and a rename across folders never loses the file (it may be found under both names).
+//! for what any file system keeps. Changes that touch the same name survive in their order. A rename within a folder is
+//! whole. A rename across folders never loses the file (it may be found under both names).
 
 use std::collections::BTreeMap;
 
 use crate::Rng;
 
-/// What a name means.
+/// Meaning of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Node {
     File(u64),
@@ -56,12 +56,12 @@ impl Names {
         self.now.iter().map(|(name, node)| (name.as_str(), *node))
     }
 
-    /// Whether a folder is there.
+    /// True if a folder is there.
     pub(super) fn has_dir(&self, dir: &str) -> bool {
         dir.is_empty() || self.get(dir) == Some(Node::Dir)
     }
 
-    /// Whether any name may mean this file, now or after a power cut.
+    /// True if any name may mean this file, now or after a power cut.
     pub(super) fn mentions(&self, inode: u64) -> bool {
         let file = Node::File(inode);
         self.now.values().chain(self.durable.values()).any(|node| *node == file)
@@ -71,7 +71,7 @@ impl Names {
                 .any(|c| matches!(c.effect, Effect::Set(_, n) | Effect::Move { node: n, .. } if n == file))
     }
 
-    /// Whether a name means this file now.
+    /// True if a name means this file now.
     pub(super) fn shows(&self, inode: u64) -> bool {
         self.now.values().any(|node| *node == Node::File(inode))
     }

@@ -33,11 +33,11 @@ pub(super) struct Inode {
     pub(super) shared: bool,
     pub(super) sealed_durable: bool,
     pub(super) locks: Vec<(u64, Lock)>,
-    /// Write-back errors so far, and whether anybody was told of the last.
+    /// Write-back errors so far, and whether the last was reported.
     pub(super) errors: u64,
     pub(super) error_reported: bool,
     pub(super) counters: Counters,
-    /// What it is called now, for rules and traces.
+    /// Its name now, for rules and traces.
     pub(super) name: String,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Handle {
     pub(super) closed: bool,
 }
 
-/// What can be in flight.
+/// Operation that can be in flight.
 #[derive(Clone)]
 pub(super) enum Action {
     Write {
@@ -237,7 +237,7 @@ impl Disk {
         if matches!(fault, Some(Fault::PowerCut | Fault::Kill)) {
             let in_time = self.rng.coin();
             if in_time && !self.read_only {
-                let _ = run(self); // nobody lives to be told
+                let _ = run(self); // no process lives to get it
             }
             return Err(self.simple_fault(process, fault).expect_err("a crash"));
         }

@@ -53,7 +53,7 @@ fn sectors(bytes: &[u8]) -> Vec<u8> {
         .collect()
 }
 
-/// What is in `f` after a power cut, over many seeds of one instant.
+/// Contents of `f` after a power cut, over many seeds of one instant.
 fn after_cuts(disk: &SimDisk, survival: Survival) -> BTreeSet<Option<Vec<u8>>> {
     outcomes(|seed| {
         let copy = disk.fork(seed);

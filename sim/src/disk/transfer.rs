@@ -89,7 +89,7 @@ impl Disk {
         let cached = self.is_cached(handle);
         let mut free = self.free();
         let room = self.inode(inode).content.take_space(pos, bytes.len() as u64, &mut free) as usize;
-        // The page cache takes it; the sync tells then.
+        // The page cache takes it; the sync reports it then.
         let asks_the_device = !cached || durability == Durability::Synced;
         let fault = match self.inode(inode).content.is_ruined(pos, bytes.len()) {
             true if asks_the_device => Some(Fault::Io),
@@ -111,7 +111,7 @@ impl Disk {
             return Err(error(ENOSPC));
         }
         if durability == Durability::Synced && fault != Some(Fault::FalseSync) {
-            // Told here like by any other sync of this description.
+            // Reported here like by any other sync of this description.
             self.untold_error(handle, inode)?;
             self.inode(inode).content.settle_write(pos, bytes.len());
         } else if !cached && !self.options.volatile_cache {
@@ -152,7 +152,7 @@ impl Disk {
     /// Bytes of a completed write become visible, and stay unsynced.
     pub(super) fn land(&mut self, inode: u64, pos: u64, bytes: &[u8], cached: bool) {
         let seq = self.next_seq();
-        let mut unbounded = u64::MAX; // who had to ask for room has done so
+        let mut unbounded = u64::MAX; // a write that had to ask for room has done so
         let content = &mut self.inode(inode).content;
         content.take_space(pos, bytes.len() as u64, &mut unbounded);
         content.write(seq, pos, bytes, cached);
@@ -192,7 +192,7 @@ impl Disk {
             Some(Fault::Io | Fault::NoSpace | Fault::WriteZero) => {
                 let lost = of.content.fail_sync(upto, rng);
                 of.note_error(lost);
-                let _ = self.untold_error(handle, inode); // it is being told just now
+                let _ = self.untold_error(handle, inode); // it is being reported just now
                 return Err(error(if fault == Some(Fault::NoSpace) { ENOSPC } else { EIO }));
             }
             _ => {}
@@ -204,7 +204,7 @@ impl Disk {
         self.untold_error(handle, inode)
     }
 
-    /// What `sync_file_range` does: the dirty pages of the range go to the device, which keeps them where it has no
+    /// Executes `sync_file_range`: the dirty pages of the range go to the device, which keeps them where it has no
     /// volatile cache and no metadata was needed. Nothing around the page cache is concerned.
     fn sync_range(
         &mut self,
@@ -234,7 +234,7 @@ impl Disk {
         self.untold_error(handle, inode)
     }
 
-    /// The error that this description has not been told of, told now.
+    /// The error that is unreported to this description, reported now.
     pub(super) fn untold_error(&mut self, handle: u64, inode: u64) -> io::Result<()> {
         let Self { inodes, handles, .. } = self;
         let (Some(inode), Some(handle)) = (inodes.get_mut(&inode), handles.get_mut(&handle)) else { return Ok(()) };

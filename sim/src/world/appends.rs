@@ -1,6 +1,6 @@
-//! What producers do to the journal, and what it must answer.
+//! Actions of producers on the journal, and the required answers.
 //!
-//! What must hold: every answer is the one that [`super::model`] expects of what is stored; a refusal leaves no trace.
+//! Invariant: every answer is the one that [`super::model`] expects of what is stored; a refusal leaves no trace.
 
 use clad_journal::format::checksum::plain;
 use clad_journal::{Accepted, Accepting, Append, AppendError, Item, Level, Policy, Sender};
@@ -10,7 +10,7 @@ use super::client::Sent;
 use super::model::{Check, Expect, Violation, ensure};
 use super::turnover::owner_of;
 
-/// What is sent again in one burst, at most.
+/// The most appends sent again in one burst.
 const MAX_BURST: usize = 12;
 
 fn item(sent: &Sent) -> Item<'_> {
@@ -94,7 +94,7 @@ impl World {
         self.observe()
     }
 
-    /// What no journal may take.
+    /// Tries appends that no journal may take.
     pub(super) fn probe_refusals(&mut self, who: usize) -> Check {
         let mut sent = self.new_append(who);
         let client = &mut self.clients[who];
@@ -116,8 +116,8 @@ impl World {
         self.observe()
     }
 
-    /// Several of one producer together, as one read of a connection brings them: what is to be sent again, then new ones;
-    /// now and then one in the middle that no journal may take, which costs the others nothing.
+    /// Several of one producer together, as one read of a connection brings them: what is to be sent again, then new
+    /// ones; now and then one in the middle that no journal may take, which costs the others nothing.
     pub(super) fn append_burst(&mut self) -> Check {
         let who = self.rng.index(self.clients.len());
         let resends = self.clients[who].unacked.iter().filter(|sent| sent.due.is_none()).cloned();

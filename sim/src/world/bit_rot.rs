@@ -1,16 +1,16 @@
 //! Bit rot in what was acknowledged: a byte of a segment turns over on the media, in a life or between two.
 //!
-//! What must hold, and is checked with the rest of the model:
-//! - No reader gets other bytes than were appended, and none is told nothing: what it does not get, it gets as a gap.
-//! - Such a gap holds nothing but what was hit (the batches whose bytes turned over; all of a segment whose header did), or
-//!   what the journal told to be lost before.
-//! - A start loses nothing else: the log goes on behind all that is proven, also by what a start has written over that was cut.
-//!   Only where a batch was hit that no other proves
-//!   (in the last, unsealed segment, or one that lost its footer) may it be cut there, and then it says so and sets aside.
+//! Invariants, checked with the rest of the model:
+//! - No reader gets other bytes than were appended, and none misses a report: what it does not get, it gets as a gap.
+//! - Such a gap holds nothing but what was hit (the batches whose bytes turned over; all of a segment whose header
+//!   did), or what the journal reported as lost before.
+//! - A start loses nothing else: the log continues behind all that is proven, also by what a start has written over
+//!   that was cut. It may be cut only where a batch was hit that no other proves (in the last, unsealed segment, or one
+//!   that lost its footer). Then it reports that and quarantines.
 //! - The files alone show it: `verify` has a problem where a byte of a sealed segment is still wrong.
-//! - A slot of `clad.meta` that rots costs nothing, whichever it is: neither an offset, nor an epoch, nor what was removed.
-//!   Only where the power took the other slot in the middle of a write (or the device wears out, `failing_device.rs`) is the start
-//!   refused, and has changed nothing; it goes on when the file is given back.
+//! - A slot of `clad.meta` that rots costs nothing, whichever it is: neither an offset, nor an epoch, nor what was
+//!   removed. The start is refused only if the power took the other slot in the middle of a write (or the device wears
+//!   out, `failing_device.rs`). It has then changed nothing, and succeeds when the file is given back.
 
 use std::collections::BTreeSet;
 
@@ -30,7 +30,7 @@ pub(super) struct Spot {
     pub(super) name: String,
     pos: u64,
     mask: u8,
-    /// What is there since.
+    /// The byte there since.
     byte: u8,
     part: Part,
     /// First of the offsets that were hit.
@@ -64,12 +64,13 @@ struct Batch {
     header: BatchHeader,
 }
 
-/// What the bytes of a segment are.
+/// Layout of a segment's bytes.
 struct Layout {
     header: SegmentHeader,
     batches: Vec<Batch>,
     footer: Option<(u64, Footer)>,
-    /// One that lies behind the batches of a file which goes on: who sealed it was cut before the file was made shorter.
+    /// One that lies behind the batches of a file which continues: the process that sealed it was cut before the file
+    /// was made shorter.
     early_footer: Option<Footer>,
 }
 
@@ -156,7 +157,7 @@ impl World {
         self.note(|| format!("a bit turns over in {name} at {pos} ({part:?}, offsets {hit:?})"));
         let byte = bytes[pos as usize] ^ mask;
         self.sealed.remove(&name);
-        // Nobody misses a vouch; and what no footer proves yet may come to be a tail.
+        // A missing commit marker is no loss; and what no footer proves yet may come to be a tail.
         let part = if part == Part::Batch && (hit.is_none() || !sealed) { Part::Nothing } else { part };
         let first_offset = hit.map_or(0, |(from, _)| from);
         self.spots.push(Spot { name, pos, mask, byte, part, first_offset });
@@ -196,20 +197,20 @@ impl World {
         self.stats.bit_rot += 1;
     }
 
-    /// Whether neither slot holds. Then rot took one and a power cut the other, or the device both.
+    /// True if neither slot holds. Then rot took one and a power cut the other, or the device both.
     pub(super) fn has_lost_meta(&self) -> bool {
         let failing_device = !self.meta_spots.is_empty() || !self.bad_blocks(META_NAME).is_empty();
         failing_device && self.disk.peek(META_NAME).is_some() && self.newest_meta_left().is_none()
     }
 
-    /// What a start that is refused must leave as it is.
+    /// Files that a refused start must leave as they are.
     pub(super) fn files_of_the_log(&self) -> Vec<(String, Option<Vec<u8>>)> {
         let ours = |n: &String| n == META_NAME || parse_segment_name(n).is_some();
         let names = self.disk.names().into_iter().filter(ours);
         names.map(|n| (n.clone(), self.disk.peek(&n))).collect()
     }
 
-    /// The bits that turned over are turned back, as by an operator who has a copy.
+    /// The bits that turned over are turned back, as by an operator with a copy.
     pub(super) fn give_meta_back(&mut self) {
         let before = self.disk.peek(META_NAME).unwrap_or_default();
         let mut after = before.clone();
@@ -259,14 +260,14 @@ impl World {
         }
     }
 
-    /// What lies in blocks that the device does not give is hit, also what came into them since.
+    /// Blocks that the device does not give are hit, also what came into them since.
     fn note_bad_sectors(&mut self) {
         for name in self.disk.names().into_iter().filter(|n| parse_segment_name(n).is_some()) {
             let bad = self.bad_blocks(&name);
             let Some(layout) = self.disk.peek(&name).filter(|_| !bad.is_empty()).and_then(|b| Layout::of(&b)) else {
                 continue;
             };
-            self.failing_device.hit.extend(parse_segment_name(&name)); // by another number, where the file was used again
+            self.failing_device.hit.extend(parse_segment_name(&name)); // by another number, for a reused file
             let block = u64::from(layout.header.block_size);
             let whole = bad.contains(&0).then(|| layout.offsets()).flatten();
             let in_bad = |b: &&Batch| bad.range(b.pos / block * block..b.end).next().is_some();
@@ -279,7 +280,7 @@ impl World {
         }
     }
 
-    /// Whether a segment's file has its footer, be it that the device gives it or not.
+    /// True if a segment's file has its footer, be it that the device gives it or not.
     pub(super) fn has_footer(&self, name: &str) -> bool {
         self.disk.peek(name).and_then(|bytes| Layout::of(&bytes)).is_some_and(|layout| layout.footer.is_some())
     }
@@ -292,7 +293,7 @@ impl World {
         Some((header, layout.batches.last().map_or(header, |b| b.end), bytes.len() as u64))
     }
 
-    /// What the footers say is lost.
+    /// Ranges lost by the word of the footers.
     pub(super) fn missing_ranges(&self) -> Vec<(u64, u64)> {
         let lowest = self.newest_meta().map_or(0, |m| m.lowest_segment);
         let there = |n: &String| parse_segment_name(n).is_some_and(|number| number >= lowest);
@@ -302,8 +303,8 @@ impl World {
         footers.flat_map(|footer| footer.damage).map(|d| (d.from, d.to)).collect()
     }
 
-    /// Once a start or a recovery counts, what the footers give up is in `clad.meta` as well: it was told, and stays lost without
-    /// them. But for what a segment begins with: that may have gone with one that is not there.
+    /// Once a start or a recovery counts, what the footers abandon is in `clad.meta` as well: it was reported, and
+    /// stays lost without them. But for what a segment begins with: that may have gone with one that is not there.
     pub(super) fn check_noted(&self) -> Check {
         let known = self.stepper.as_ref().map(Stepper::meta).filter(|meta| meta.lost.len() < MAX_LOST);
         let Some(meta) = known else { return Ok(()) };
@@ -321,7 +322,7 @@ impl World {
         Ok(())
     }
 
-    /// What `clad.meta` says; on a worn device, where nothing of it is left, what it says when it is given back.
+    /// Content of `clad.meta`; on a failing device, where nothing of it is left, its content when it is given back.
     fn newest_meta(&self) -> Option<Meta> {
         let of_old = || self.settings.failing_device.then(|| self.meta_of_old()).flatten();
         self.newest_meta_left().or_else(of_old)
@@ -386,12 +387,12 @@ impl World {
         footers.fold(begun, u64::max)
     }
 
-    /// Notes that for the next start that succeeds. What one that fails has done, the next one finds done; but what the media
-    /// proved before it, and neither rot nor a power cut has taken since, it may not have destroyed.
+    /// Notes that for the next start that succeeds. What one that fails has done, the next one finds done. But it may
+    /// not have destroyed what the media proved before it, and neither rot nor a power cut has taken since.
     pub(super) fn note_cut(&mut self) {
         if self.settings.bit_rot {
             let proven = self.proven(true).max(self.proven);
-            // A write that is still on its way may tear what it covers: the last vouch, say.
+            // A write that is still on its way may tear what it covers: the last commit marker, say.
             let late = self.disk.late_writes() > 0;
             self.proven = if self.shaken || late { 0 } else { proven };
             let sure = if late { self.proven_by_ends() } else { proven };
@@ -410,8 +411,9 @@ impl World {
         batches.filter(|(from, to)| from < to && *from >= cut).collect()
     }
 
-    /// A start has failed: which of these it has written over, once they were in `quarantine/`, is as if it had been hit. The
-    /// next one may find a later batch, in a block that is given again by then, which proves that they were there.
+    /// A start has failed: which of these it has written over, once they were in `quarantine/`, is as if it had been
+    /// hit. The next one may find a later batch, in a block that is given again by then, which proves that they were
+    /// there.
     pub(super) fn written_over(&mut self, before: BTreeSet<(u64, u64)>) {
         if !before.is_empty() && self.disk.names().contains(&"quarantine/".to_owned()) {
             let left = self.behind_the_cut();
@@ -419,18 +421,19 @@ impl World {
         }
     }
 
-    /// Whether each append in a range was hit, or what a failed sync has taken along from the page cache (`shaken`).
+    /// True if each append in a range was hit, or is one that a failed sync has taken along from the page cache
+    /// (`shaken`).
     pub(super) fn may_be_gone(&self, from: u64, to: u64, shaken: bool) -> bool {
         let durable = self.model.durable;
         self.model.is_excused_or(from, to, |offset| shaken && offset >= durable)
     }
 
-    /// Whether a part of a sealed segment is still wrong.
+    /// True if a part of a sealed segment is still wrong.
     pub(super) fn has_bit_rot(&self) -> bool {
         let lowest = self.newest_meta().map_or(0, |m| m.lowest_segment);
         let still = |s: &&Spot| {
             parse_segment_name(&s.name).is_some_and(|number| number >= lowest)
-                // Nor is it rot any more where the segment was sealed anew since, and has no meaning there.
+                // It is not bit rot any more if the segment was sealed again since, and the byte has no meaning there.
                 && s.byte != 0
                 && self.sealed_bytes(&s.name).get(s.pos as usize) == Some(&s.byte)
                 && self.disk.is_sealed_mode(&s.name)
@@ -438,20 +441,20 @@ impl World {
         self.spots.iter().filter(still).any(|s| s.part == Part::Batch && !self.is_superseded(s))
     }
 
-    /// Whether a later segment repeats what was hit: then that is the copy that counts.
+    /// True if a later segment repeats what was hit: then that is the copy that counts.
     fn is_superseded(&self, spot: &Spot) -> bool {
         let names = self.disk.names().into_iter().filter(|n| parse_segment_name(n) > parse_segment_name(&spot.name));
         let mut later = names.filter_map(|n| Layout::of(&self.disk.peek(&n)?)?.footer?.1.supersedes_from);
         later.any(|from| from <= spot.first_offset)
     }
 
-    /// Whether a segment was hit.
+    /// True if a segment was hit.
     pub(super) fn was_hit(&self, number: u64) -> bool {
         self.spots.iter().any(|s| parse_segment_name(&s.name) == Some(number))
             || self.failing_device.hit.contains(&number)
     }
 
-    /// Whether anything of the log was hit, so that it has to tell of it.
+    /// True if anything of the log was hit, so that it has to report it.
     pub(super) fn was_damaged(&self) -> bool {
         !self.spots.is_empty() || self.stats.bad_sectors > 0
     }

@@ -1,7 +1,7 @@
-//! Producers: what they send, send again, and have been told.
+//! Producers: what they send and send again, and the answers they got.
 //!
-//! What must hold: a producer numbers its records without holes but for what it gives up with a gap mark; it sends
-//! again, in order, what it was not told about; it never changes what it has sent.
+//! Invariants: a producer numbers its records without gaps but for what it abandons with a gap mark. It sends again, in
+//! order, what has no answer; it never changes what it has sent.
 
 use std::collections::VecDeque;
 
@@ -60,7 +60,7 @@ impl Client {
         Sent { append, gap, level, due: None }
     }
 
-    /// What is to be sent again, oldest first: what nobody will answer any more.
+    /// The appends to send again, oldest first: those that will not be answered any more.
     pub(super) fn to_resend(&self) -> Option<usize> {
         self.unacked.iter().position(|s| s.due.is_none())
     }

@@ -1,9 +1,10 @@
-//! The kernel cannot write back the last vouch of a log at rest, and the device loses what it held there: the block that the
-//! vouch repeats, with durable records in it.
+//! The kernel cannot write back the last commit marker of a log at rest, and the device loses what it held there: the
+//! block that the marker repeats, with durable records in it.
 //!
-//! What must hold, under the policies that sync, where segments are written through the page cache: the journal is told by the
-//! next thing that it asks of the segment, and has what was in the block in memory. Nothing is lost, and nothing is told to be.
-//! (A journal that dies before it asks has lost it: a device that destroys what was synced is for `failing_device.rs`.)
+//! Invariant, under the policies that sync, where segments are written through the page cache: the journal gets the
+//! error at its next operation on the segment. It has what was in the block in memory. Nothing is lost, and nothing is
+//! reported as lost. (A journal that dies before that operation has lost it: a device that destroys what was synced is
+//! for `failing_device.rs`.)
 
 use std::time::Duration;
 
@@ -15,7 +16,8 @@ use super::World;
 use super::model::{Check, ensure};
 
 impl World {
-    /// The log comes to rest and vouches; the write-back of that fails; then an append comes, or time passes, and a rotation.
+    /// The log comes to rest and writes a commit marker; the write-back of that fails; then an append comes, or time
+    /// passes, and a rotation.
     pub(super) fn lose_commit_marker(&mut self) -> Check {
         let syncs = !matches!(self.config.policy, Policy::FireAndForget { .. });
         let by_ranges = matches!(self.config.policy, Policy::SyncFileRange { .. });

@@ -1,16 +1,18 @@
-//! A worn device, on top of bit rot: sectors that give EIO for good, in a life or between two, and a `clad.meta` of which
-//! neither slot is left.
+//! A failing device, on top of bit rot: sectors that give EIO for good, in a life or between two, and a `clad.meta` of
+//! which neither slot is left.
 //!
-//! What must hold, and is checked with the rest of the model:
-//! - A sector that cannot be read costs no more than rot there would: the records in its block (of a header, the segment's),
-//!   each told as a gap. The sector stays bad over kills, power cuts and starts, and goes with a file that is used again.
-//!   Half of them take no write either: a write or sync that meets one is a failed one, with all that follows from that.
-//! - A start may refuse for it, again and again, and then says for which file: the segment whose header is not given, a segment
-//!   that takes no footer, `clad.meta`. What it refuses for a header or `clad.meta` that cannot be read has changed nothing.
-//! - Then somebody does what the refusal says. The device gives the header again, or `repair` takes the segment away: it is
-//!   missing then, by name, and what is left goes on as after rot. What takes no write is copied to sound sectors; of a sealed
-//!   segment with zeroes for what cannot be read. `clad.meta` is given back.
-//! - While nothing can be appended for it nothing is acknowledged; on sound sectors it goes on by itself.
+//! Invariants, checked with the rest of the model:
+//! - A sector that cannot be read costs no more than rot there would: the records in its block (of a header, the
+//!   segment's), each reported as a gap. The sector stays bad over kills, power cuts and starts, and goes with a file
+//!   that is used again. Half of them take no write either: a write or sync that meets one fails, with all
+//!   consequences.
+//! - A start may refuse for it, again and again, and then says for which file: the segment whose header is not given, a
+//!   segment that takes no footer, `clad.meta`. What it refuses for a header or `clad.meta` that cannot be read has
+//!   changed nothing.
+//! - Then the operator does what the refusal says. The device gives the header again, or `repair` takes the segment
+//!   away: it is missing then, by name, and what is left continues as after rot. What takes no write is copied to sound
+//!   sectors; of a sealed segment with zeroes for what cannot be read. `clad.meta` is given back.
+//! - While nothing can be appended for it nothing is acknowledged; on sound sectors it continues by itself.
 
 use std::collections::BTreeSet;
 
@@ -24,23 +26,23 @@ use super::World;
 use super::model::{Check, ensure};
 use crate::disk::SECTOR;
 
-/// What is read at once where a larger piece fails: with one sector all of it is out of reach.
+/// Bytes read at once where a larger piece fails: with one sector all of it is out of reach.
 const BLOCK: u64 = 4096;
-/// Starts that may be refused in a row for what is worn, before an attempt counts.
+/// Starts that may be refused in a row for the failing device, before an attempt counts.
 pub(super) const REFUSALS: u64 = 24;
 
-/// What was worn, and seen to.
+/// Failures of the device, and their repairs.
 #[derive(Default)]
 pub(super) struct FailingDevice {
     /// Segments that ever had a bad sector.
     pub(super) hit: BTreeSet<u64>,
     /// Segments that `repair` took away, or may have.
     pub(super) moved: BTreeSet<u64>,
-    /// The start that was just tried was refused for what is worn.
+    /// The start that was just tried was refused for the failing device.
     pub(super) refused: bool,
 }
 
-/// What a refusal says is in the way.
+/// Obstacle named by a refusal.
 enum InTheWay {
     Segment(u64),
     Meta,
@@ -129,12 +131,12 @@ impl World {
         bad.into_iter().map(of_block).collect()
     }
 
-    /// Whether any file of the log has a bad sector.
+    /// True if any file of the log has a bad sector.
     pub(super) fn has_bad_sectors(&self) -> bool {
         self.settings.failing_device && self.disk.names().iter().any(|name| !self.bad_blocks(name).is_empty())
     }
 
-    /// What a start says is in the way, where that is so.
+    /// The obstacle that a start names, if there is one.
     fn in_the_way(&self, error: &OpenError) -> Option<InTheWay> {
         match error {
             OpenError::MetaLost { .. } | OpenError::Remains { .. } => Some(InTheWay::Meta),
@@ -157,8 +159,8 @@ impl World {
         }
     }
 
-    /// A start was refused. Whether that is for what is worn; then it may have been seen to.
-    /// `same`: it has changed nothing.
+    /// A start was refused. Returns true if that is for the failing device; then it may have been repaired. `same`: it
+    /// has changed nothing.
     pub(super) fn refused_for_bad_sectors(&mut self, error: &OpenError, same: bool) -> Check<bool> {
         let Some(what) = self.settings.failing_device.then(|| self.in_the_way(error)).flatten() else {
             return Ok(false);
@@ -170,7 +172,7 @@ impl World {
         ensure(same || !must_not_touch, || format!("the start was refused, and has changed something: {error}"))?;
         self.stats.refused += 1;
         self.failing_device.refused = true;
-        // Nobody sees to it at once: it is refused again.
+        // It is not repaired at once: it is refused again.
         if self.rng.chance(1, 3) {
             return Ok(true);
         }
@@ -216,12 +218,12 @@ impl World {
             ensure(stays.is_none(), || format!("repair leaves segment {stays:?} where it is: {done:?}"))?;
             self.stats.repaired += headless.len() as u64;
         }
-        // What it has sealed anew is held against what is read.
+        // Segments that it has sealed again are held against what is read.
         self.sealed.clear();
         Ok(())
     }
 
-    /// The log stands still for what is worn: the device is exchanged, with the bytes that it gives.
+    /// The log stands still for the failing device: the device is exchanged, with the bytes that it gives.
     pub(super) fn exchange_the_device(&mut self) {
         for name in self.disk.names().into_iter().filter(|name| !name.ends_with('/')) {
             self.copy(&name);
@@ -231,8 +233,8 @@ impl World {
     fn copy(&mut self, name: &str) {
         if !self.bad_blocks(name).is_empty() {
             self.whole_segments();
-            // Of what is sealed, the footer may have given up what could not be read: then it does not come again. Without a
-            // footer zeroes would say that nothing was ever there.
+            // The footer of a sealed segment may have abandoned what could not be read: then it does not come again.
+            // Without a footer zeroes would say that nothing was ever there.
             match self.has_footer(name) {
                 true => self.disk.copy(name),
                 false => self.disk.heal(name, 0, u64::MAX / 2),

@@ -1,6 +1,6 @@
-//! What happens while a journal lives: jobs in any order, time, readers, and a disk that gets worse.
+//! Events while a journal lives: jobs in any order, time, readers, and a disk that gets worse.
 //!
-//! What must hold: the journal is shown to its users after each step, and only while its process lives.
+//! Invariant: the journal is shown to its users after each step, and only while its process lives.
 
 use std::time::Duration;
 
@@ -251,14 +251,14 @@ impl World {
         Ok(())
     }
 
-    /// What the journal tells its operator.
+    /// Checks the events that the journal reports to its operator.
     fn check_events(&mut self) -> Check {
         self.whole_segments();
         for event in self.take_events() {
             self.note(|| format!("{event:?}"));
             match event {
                 Event::Lost { from, to } => {
-                    // Who syncs holds all that is not durable in memory, until it is.
+                    // A journal that syncs holds all that is not durable in memory, until it is.
                     let holds = !matches!(self.config.policy, Policy::FireAndForget { .. });
                     let may = self.may_be_gone(from, to, self.shaken && !holds);
                     ensure(may, || format!("offsets {from} to {to} are lost, and no fault explains it"))?;
@@ -313,7 +313,7 @@ impl World {
         if !self.disk.is_alive() {
             return Ok(());
         }
-        // What lies below has left, as it should; from there on all is given or told.
+        // Offsets below have left, as they should; from there on all is given or reported.
         let from_there = from.max(self.model.removed);
         let is_gap = |offset| gaps.iter().any(|(from, to)| *from <= offset && offset < *to);
         let Some(first) = found.first().map(|f| f.offset) else {
@@ -381,7 +381,7 @@ impl World {
                     let failed = watermarks.accepting == Accepting::Failed || waits;
                     self.clock.step(Duration::from_millis(if failed { 15_000 } else { 60 }));
                     if self.disk.is_alive() {
-                        self.check_events()?; // what retention has removed, before somebody reads
+                        self.check_events()?; // what retention has removed, before a read
                     }
                     self.observe()?;
                 }
@@ -392,7 +392,7 @@ impl World {
     }
 }
 
-/// Whether segments change hands in it.
+/// True if segments change hands in it.
 fn is_moving(job: &Begun) -> bool {
     !matches!(job.kind, Kind::Write | Kind::Sync | Kind::SyncRange)
 }

@@ -1,18 +1,20 @@
-//! What the log must hold: a second, slow and plain statement of the journal's promise.
+//! Content that the log must hold: a second, slow and plain statement of the journal's promise.
 //!
-//! What must hold, and is checked here:
-//! 1. Every append that was given offsets got them right behind the ones before, whatever the epoch; so after any crash
-//!    what is found is an unbroken first part of what was given, append by append, byte for byte.
-//! 2. That first part reaches at least as far as the level that the crash leaves alone: what was seen below `written`
-//!    after a kill, below `durable` after a power cut, everything after a clean end.
+//! Invariants, checked here:
+//! 1. Every append that was given offsets got them right behind the ones before, whatever the epoch. So after any crash
+//!    an unbroken first part of what was given is found, append by append, byte for byte.
+//! 2. That first part reaches at least as far as the level that the crash leaves alone. This is what was seen below
+//!    `written` after a kill, below `durable` after a power cut, everything after a clean end.
 //! 3. What was found once, after a start, is durable: it is there after every later crash. What was not found never
 //!    comes back, unless it is sent again.
 //! 4. Watermarks are ordered, never fall, and stand still from a failure to the recovery from it.
-//! 5. An epoch is greater than all before it in which somebody was told anything, but for a clean end: one that was
-//!    told, or one whose mark was on its way, or failed, when the process died with nothing left to lose. It is greater by
-//!    two at least where something is lost that was given in the last of them: a watermark speaks for the epoch before, too.
-//! 6. A producer's append is judged as its stored appends say: taken once, or answered with the offset it has. Those of a life
-//!    that was forgotten say nothing. An epoch that was given an offset may fence lower ones also where that is lost.
+//! 5. An epoch is greater than all before it in which any answer was given, but for a clean end: one that was reported,
+//!    or one whose mark was on its way, or failed, when the process died with nothing left to lose. It is greater by
+//!    two at least where something is lost that was given in the last of them: a watermark speaks for the epoch before,
+//!    too.
+//! 6. A producer's append is judged as its stored appends say: taken once, or answered with the offset it has. Those of
+//!    a life that was forgotten say nothing. An epoch that was given an offset may fence lower ones also where that is
+//!    lost.
 
 use std::collections::BTreeMap;
 
@@ -67,7 +69,7 @@ impl Found {
     }
 }
 
-/// What an append must be answered.
+/// The required answer to an append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expect {
     /// New offsets.
@@ -82,12 +84,12 @@ pub(super) enum Expect {
     Overlap,
 }
 
-/// How a process came to its end.
+/// End of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Death {
     /// The power went.
     PowerCut,
-    /// It was killed, or gave up.
+    /// It was killed, or abandoned its work.
     Kill,
 }
 
@@ -95,9 +97,9 @@ pub enum Death {
 #[derive(Clone, Copy, Debug)]
 struct Forgotten {
     id: [u8; 16],
-    /// What is stored below is of an earlier life.
+    /// Records stored below are of an earlier life.
     at: u64,
-    /// Somebody was told that it is unknown: that stays so.
+    /// It was reported as unknown once: that stays so.
     sure: bool,
 }
 
@@ -113,7 +115,7 @@ pub(super) struct Model {
     pub(super) lost: Vec<(u64, u64)>,
     /// Ranges that it was about to say so of when it died.
     pub(super) maybe_lost: Vec<(u64, u64)>,
-    /// Ranges whose bytes turned over on the media: they may be missing where that is told.
+    /// Ranges whose bytes turned over on the media: they may be missing where that is reported.
     pub(super) bit_rot: Vec<(u64, u64)>,
     /// Below this, retention has removed everything.
     pub(super) removed: u64,
@@ -123,12 +125,12 @@ pub(super) struct Model {
     /// The log reaches at least this far, now that the process is dead.
     floor: u64,
     clean: bool,
-    /// The mark of a clean end may be on the disk, though nobody was told.
+    /// The mark of a clean end may be on the disk, though it was not reported.
     pub(super) maybe_clean: bool,
     /// A write or sync failed and was not recovered from.
     pub(super) failed: bool,
     last: Option<Watermarks>,
-    /// How many of `lost` the watermarks have spoken of, or need not.
+    /// Number of the entries of `lost` that the watermarks have spoken of, or need not.
     lost_before: usize,
     epoch: u32,
     /// Where the last epoch began that anybody was shown.
@@ -145,7 +147,7 @@ impl Model {
         self.log_id.is_some()
     }
 
-    /// Neither a segment nor anything that names one is left of a log in which nobody was given an offset: the next start
+    /// Neither a segment nor anything that names one is left of a log in which no offset was given out: the next start
     /// makes a log.
     pub(super) fn is_forgotten(&mut self) {
         if self.entries.is_empty() {
@@ -184,7 +186,7 @@ impl Model {
         self.forgotten.iter_mut().filter(|f| f.id == *id).for_each(|f| f.sure = true);
     }
 
-    /// A start says what a producer's last record is: a life's end that nobody was told of may have been lost with the process.
+    /// A start says what a producer's last record is: an unreported end of a life may have been lost with the process.
     pub(super) fn settle_lives(&mut self, id: &[u8; 16], last: Option<u64>) {
         if let Some(last) = last {
             self.forgotten.retain(|f| f.id != *id || f.sure || f.at <= last);
@@ -204,7 +206,7 @@ impl Model {
         Ok(())
     }
 
-    /// A range that cannot be read: whether that was, or would have been, told.
+    /// True if the loss of a range that cannot be read was, or would have been, reported.
     pub(super) fn may_be_lost(&mut self, from: u64, to: u64) -> bool {
         let reported = self.is_lost(from) && self.is_lost(to - 1);
         if !reported && self.maybe_lost.contains(&(from, to)) && from >= self.durable {
@@ -214,7 +216,7 @@ impl Model {
         reported
     }
 
-    /// Whether everything in a range may be missing: it is lost, or was hit by rot, or retention has removed it.
+    /// True if everything in a range may be missing: it is lost, or was hit by rot, or retention has removed it.
     pub(super) fn is_excused(&self, from: u64, to: u64) -> bool {
         self.is_excused_or(from, to, |_| false)
     }
@@ -228,7 +230,7 @@ impl Model {
 
     /// Rule 6.
     pub(super) fn expect(&self, a: &Found, gap: bool, window: usize) -> Expect {
-        // What is lost is not stored, whoever was told that it was.
+        // A lost append is not stored, also if it was reported as stored.
         let from = self.life_from(&a.producer);
         let of_this_life = |e: &&Found| e.producer == a.producer && e.offset >= from && !self.is_lost(e.offset);
         let theirs = || self.entries.iter().rev().filter(of_this_life);
@@ -262,7 +264,7 @@ impl Model {
         }
     }
 
-    /// Whether a session may be fenced though nothing that is stored says so: what does may be lost.
+    /// True if a session may be fenced though nothing that is stored says so: what does may be lost.
     pub(super) fn may_be_fenced(&self, a: &Found, current: u32) -> bool {
         a.producer_epoch < current && self.epochs.get(&a.producer).is_some_and(|epoch| current <= *epoch)
     }
@@ -346,8 +348,8 @@ impl Model {
         self.last = None;
     }
 
-    /// Rules 1 to 3, for what somebody read who sees the log end at `end`, and who was told of `gaps`. `floor`: at least
-    /// so far.
+    /// Rules 1 to 3, for the records of a reader that sees the log end at `end`, and that got the report of `gaps`.
+    /// `floor`: at least so far.
     pub(super) fn check_found(&self, found: &[Found], gaps: &[(u64, u64)], end: u64, floor: u64) -> Check {
         ensure(end >= floor, || format!("the log ends at {end}, records below {floor} were promised"))?;
         let reported = |offset| gaps.iter().any(|(from, to)| *from <= offset && offset < *to);
@@ -367,8 +369,8 @@ impl Model {
         }
     }
 
-    /// A start succeeded and showed these watermarks. `cut`: where rot allows it to have cut the log. `missing_ranges`: what the files say
-    /// is lost.
+    /// A start succeeded and showed these watermarks. `cut`: where rot allows it to have cut the log. `missing_ranges`:
+    /// what the files say is lost.
     pub(super) fn opened(
         &mut self,
         m: Watermarks,
@@ -400,7 +402,7 @@ impl Model {
             ranges.iter_mut().for_each(|(_, to)| *to = next.min(*to));
             ranges.retain(|(from, to)| from < to);
         }
-        self.lost_before = self.lost.len(); // what a start tells is no loss of this life
+        self.lost_before = self.lost.len(); // what a start reports is no loss of this life
         self.log_id = Some(log_id);
         (self.epoch, self.clean, self.maybe_clean, self.failed) = (m.epoch, false, false, false);
         self.epoch_first = m.epoch_first;

@@ -1,4 +1,4 @@
-//! What a world is like, all of it chosen by its seed but for what a test insists on.
+//! Properties of a world, all chosen by its seed but for those that a test insists on.
 
 use std::time::Duration;
 
@@ -8,16 +8,16 @@ use super::tap::Flaw;
 use crate::Rng;
 use crate::disk::Options;
 
-/// What a test insists on.
+/// Settings that a test insists on.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// This policy, instead of one that the seed picks.
     pub policy: Option<Policy>,
     /// Most bytes of sealed segments, instead of no limit or what the seed picks.
     pub max_bytes: Option<u64>,
-    /// Whether the disk has a volatile cache, instead of what the seed and the policy make of it.
+    /// True if the disk has a volatile cache, instead of what the seed and the policy make of it.
     pub volatile_cache: Option<bool>,
-    /// Whether zeroes are written ahead, likewise.
+    /// True if zeroes are written ahead, likewise.
     pub zeroing_pays: Option<bool>,
     /// A disk that is broken in one way all the time.
     pub flaw: Option<Flaw>,
@@ -29,11 +29,13 @@ pub struct Settings {
     pub bit_rot: bool,
     /// With that: blocks go bad for good, and `clad.meta` may lose both its slots.
     pub failing_device: bool,
-    /// Now and then the last vouch of a log at rest cannot be written back, and its block is lost (`commit_markers.rs`).
+    /// Now and then the last commit marker of a log at rest cannot be written back, and its block is lost
+    /// (`commit_markers.rs`).
     pub write_back_fails: bool,
     /// Producers come and go, and there are fewer places than producers (`turnover.rs`).
     pub turnover: bool,
-    /// The files are looked at without the journal at the end of one life in so many (default 16). A history stays the same.
+    /// The files are looked at without the journal at the end of one life in so many (default 16). A history stays the
+    /// same.
     pub look_every: Option<u64>,
     /// Keep what happens, for the text of a violation.
     pub trace: bool,
@@ -52,7 +54,7 @@ pub(super) fn journal(settings: &Settings, rng: &mut Rng) -> JournalConfig {
         },
     };
     let policy = settings.policy.unwrap_or(picked);
-    // Next to nothing is kept, so that much is removed.
+    // Next to nothing is retained, so that much is removed.
     let max_bytes = settings.max_bytes.unwrap_or([0, 0, 1, 128 << 10][rng.index(4)]);
     JournalConfig {
         policy,

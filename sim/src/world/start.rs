@@ -1,4 +1,4 @@
-//! How lives end, and how the next one begins.
+//! End of a life, and begin of the next one.
 
 use std::io::ErrorKind;
 use std::sync::{Arc, PoisonError};
@@ -14,10 +14,10 @@ use super::model::{Check, Death, Found, Violation, ensure};
 use super::{Tap, World};
 use crate::disk::{Fault, OpKind};
 
-/// What a reader got, and the ranges that it was told it cannot have.
+/// Records that a reader got, and the ranges that were reported to it as unreadable.
 type Read = (Vec<Found>, Vec<(u64, u64)>);
 
-/// Starts that are tried with faults, before some without: the first of these may still be told of an old error.
+/// Starts that are tried with faults, before some without: the first of these may still get an old error.
 const ATTEMPTS: u64 = 4;
 /// So many operations after a failed read none of its blocks is read again.
 const READ_TWICE: u64 = 200;
@@ -41,7 +41,7 @@ impl World {
     /// The process dies here and now, with whatever is in flight.
     ///
     /// # Errors
-    /// What the files alone show.
+    /// State that the files alone show.
     pub fn die(&mut self, how: Death) -> Result<(), Violation> {
         if let Some(stepper) = &self.stepper {
             let mut held = std::mem::take(&mut self.held);
@@ -65,7 +65,7 @@ impl World {
         self.bury(how)
     }
 
-    /// The process is dead already: what that means for those who used it.
+    /// The process is dead already: updates the state of its users.
     pub(super) fn bury(&mut self, how: Death) -> Check {
         self.note(|| format!("died: {how:?}"));
         self.stepper = None;
@@ -73,10 +73,10 @@ impl World {
         let events = self.take_events();
         self.shaken |= self.cached() && events.iter().any(|e| matches!(e, Event::Failed { .. }));
         if self.shaken {
-            // It was about to tell of a loss; whether that became true is seen when the log is read.
+            // It was about to report a loss; whether that became true is seen when the log is read.
             let loss = |e: &Event| if let Event::Lost { from, to } = e { Some((*from, *to)) } else { None };
             self.model.maybe_lost.extend(events.iter().filter_map(loss));
-            // A start that was cut had sealed what it was about to tell.
+            // A start that was cut had sealed what it was about to report.
             let missing_ranges = self.missing_ranges().into_iter().filter(|(from, _)| *from >= self.model.durable);
             self.model.maybe_lost.extend(missing_ranges);
         }
@@ -102,13 +102,13 @@ impl World {
         self.inspect()
     }
 
-    /// How a dead process died, when the disk has decided it.
+    /// Cause of a dead process's death, when the disk has decided it.
     pub(super) fn cause(&self) -> Death {
         use clad_journal::clock::Clock;
         if self.disk.boot_id() == self.clock.boot_id() { Death::Kill } else { Death::PowerCut }
     }
 
-    /// Closes the journal; whether it came to a clean end.
+    /// Closes the journal; returns true if it came to a clean end.
     ///
     /// # Errors
     /// A broken rule.
@@ -217,7 +217,8 @@ impl World {
                 let lost = matches!(e, OpenError::MetaLost { .. }) && self.has_lost_meta();
                 let same = !quiet || before == Some(self.files_of_the_log());
                 if !self.refused_for_bad_sectors(&e, same)? {
-                    // Each file that was worn may have an old error to tell, once. A full disk is another matter.
+                    // Each file on a failing sector may have an old error to report, once. A full disk is another
+                    // matter.
                     let full = matches!(&e, OpenError::Io { source, .. } if source.kind() == ErrorKind::StorageFull);
                     self.failing_device.refused |= self.settings.failing_device && untold && of_disk && !full;
                     ensure((!must || self.failing_device.refused) && of_disk || lost, || {
@@ -239,7 +240,7 @@ impl World {
         }
     }
 
-    /// `untold`: there was an error that nobody had been told of when it began.
+    /// `untold`: there was an unreported error when it began.
     fn first_look(&mut self, began: u64, untold: bool) -> Check<bool> {
         self.whole_segments();
         let Some(stepper) = &self.stepper else { return Ok(false) };
@@ -289,8 +290,8 @@ impl World {
         Ok(true)
     }
 
-    /// Reads from an offset on, to the end, and what it was told cannot be had. A disk error may hit it once for each fault;
-    /// then it goes on.
+    /// Reads from an offset on, to the end, with the ranges that were reported as unreadable. A disk error may hit it
+    /// once for each fault; then it continues.
     pub(super) fn read(&mut self, from: u64, level: Level) -> Check<Read> {
         self.whole_segments();
         let (mut found, mut gaps, mut errors) = (Vec::new(), Vec::new(), 0);

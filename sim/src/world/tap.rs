@@ -1,7 +1,7 @@
-//! What stands between the journal and the simulated disk: it holds operations in flight, and can be made wrong.
+//! Layer between the journal and the simulated disk: it holds operations in flight, and can be made wrong.
 //!
-//! What must hold: without a [`Flaw`] and outside of [`Tap::die_with`] every call reaches the disk unchanged, once.
-//! A sync that was begun early covers what was complete when it was begun, not when it was carried out.
+//! Invariant: without a [`Flaw`] and outside of [`Tap::die_with`] every call reaches the disk unchanged, once. A sync
+//! that was begun early covers what was complete when it was begun, not when it was executed.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -46,11 +46,11 @@ struct State {
     newest: Option<Weak<dyn File>>,
     /// A sync that is in flight, and on which description.
     early: Option<(usize, Ticket)>,
-    /// What happens before a file is opened.
+    /// Action before a file is opened.
     before_open: Option<Meanwhile>,
 }
 
-/// What somebody else does in the middle of an operation.
+/// Action of another process in the middle of an operation.
 type Meanwhile = Box<dyn FnMut() + Send>;
 
 impl Tap {
@@ -78,7 +78,7 @@ impl Tap {
         }
     }
 
-    /// Somebody does this before each file that is opened, but for those that he opens himself.
+    /// Runs this before each file that is opened, but for those that it opens itself.
     pub fn before_open(&self, meanwhile: impl FnMut() + Send + 'static) {
         self.state().before_open = Some(Box::new(meanwhile));
     }
@@ -95,7 +95,7 @@ impl Tap {
         if self.state().dying.is_some() { Err(Dead.into()) } else { Ok(()) }
     }
 
-    /// Whether the process is dying, and if so whether this operation is still begun.
+    /// Returns whether this operation is still begun, if the process is dying.
     fn last_words(&self) -> Option<bool> {
         let mut state = self.state();
         let left = state.dying.as_mut()?;

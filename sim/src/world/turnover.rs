@@ -1,10 +1,11 @@
-//! Producers that come and go, more of them than there are places: BYE, ids that come back, evictions, crashes in between.
+//! Producers that come and go, more of them than there are places: BYE, ids that come back, evictions, crashes in
+//! between.
 //!
-//! What must hold:
-//! - A producer is known exactly as its stored appends of this life say, whenever it says HELLO, and after every start. It is
-//!   unknown where it has said BYE, or where the rules allow an eviction, and nowhere else.
-//! - What was said of a forgotten producer once (it is unknown) stays true over every crash.
-//! - Nobody is refused for want of a place who has a share left, were everybody kept that may be.
+//! Invariants:
+//! - A producer is known exactly as its stored appends of this life say, whenever it says HELLO, and after every start.
+//!   It is unknown where it has said BYE, or where the rules allow an eviction, and nowhere else.
+//! - The report that a forgotten producer is unknown, once given, stays true over every crash.
+//! - No producer is refused for want of a place whose owner has a share left, were every producer kept that may be.
 //!
 //! Its choices come from a stream of their own: histories without it stay what they were.
 
@@ -20,7 +21,7 @@ use super::{Settings, World};
 use crate::Rng;
 use crate::disk::Fault;
 
-/// The owner of those who stay.
+/// The owner of the producers that stay.
 const STAYS: u64 = 7;
 const ROOT: u64 = 0;
 /// Most appends of a guest that wait for an answer.
@@ -34,7 +35,7 @@ pub(super) struct Turnover {
     active: HashMap<[u8; 16], u64>,
     connected: HashMap<[u8; 16], bool>,
     started_boot_ns: u64,
-    /// Who may have been evicted by the process that is dead.
+    /// The producers that the dead process may have evicted.
     evictable: HashSet<[u8; 16]>,
     lives: bool,
 }
@@ -56,7 +57,7 @@ pub(super) fn places(config: &mut JournalConfig, seed: u64) -> Turnover {
     }
 }
 
-/// Who an id belongs to.
+/// The owner of an id.
 pub(super) fn owner_of(id: &[u8; 16]) -> u64 {
     match id[0] {
         0..100 => STAYS,
@@ -66,14 +67,14 @@ pub(super) fn owner_of(id: &[u8; 16]) -> u64 {
 }
 
 impl Turnover {
-    /// Whether a guest does something now.
+    /// True if a guest does something now.
     pub(super) fn takes_its_turn(&mut self) -> bool {
         self.rng.chance(1, 4)
     }
 }
 
 impl World {
-    /// A process has started: everybody is asked for, and those who stay connect.
+    /// A process has started: every producer is asked for, and those that stay connect.
     pub(super) fn producers_after_start(&mut self) -> Check {
         let Some(turnover) = &mut self.turnover else { return Ok(()) };
         (turnover.started_boot_ns, turnover.lives) = (self.clock.boot_ns(), true);
@@ -94,7 +95,7 @@ impl World {
         self.clients.iter().chain(self.turnover.iter().flat_map(|t| &t.guests)).map(|c| c.id).collect()
     }
 
-    /// The process is dead: nobody is connected any more.
+    /// The process is dead: no producer is connected any more.
     pub(super) fn everybody_is_disconnected(&mut self) {
         if self.turnover.as_ref().is_some_and(|t| t.lives) {
             let evictable = self.ids().into_iter().filter(|id| self.may_be_evicted(id)).collect();
@@ -107,7 +108,7 @@ impl World {
         self.guests().for_each(Client::disconnected);
     }
 
-    /// What is said of a producer, held against its stored appends.
+    /// Checks the report on a producer against its stored appends.
     fn check_known(&mut self, id: &[u8; 16], known: Option<ProducerState>, at_start: bool) -> Check {
         let who = id[0];
         if at_start {
@@ -148,7 +149,7 @@ impl World {
         silent && !turnover.connected.contains_key(id) && id[0] >= 100
     }
 
-    /// A refusal for want of a place: right only where the owner has no share left, with everybody kept that may be.
+    /// A refusal for want of a place: right only if the owner has no share left, with every producer kept that may be.
     pub(super) fn may_have_no_place(&self, id: &[u8; 16]) -> Check {
         ensure(self.turnover.is_some(), || "there are places enough".to_owned())?;
         let known: Vec<_> =
@@ -204,7 +205,7 @@ impl World {
         match stepper.connect(&id, owner, epoch) {
             Err(AppendError::Forgetting) => {
                 self.stats.waits += 1;
-                return Ok(()); // it is told nothing
+                return Ok(()); // it gets no report
             }
             connected => connected.map_err(|e| Violation(format!("{e} of {}", id[0])))?,
         }
@@ -219,7 +220,7 @@ impl World {
             (guest.next_sequence, guest.jumps) = (0, false);
             guest.unacked.clear();
         }
-        // Its BYE may have been lost with a process: then it goes on where it was.
+        // Its BYE may have been lost with a process: then it resumes where it was.
         guest.next_sequence =
             guest.next_sequence.max(known.and_then(|state| state.last).map_or(0, |(sequence, _)| sequence + 1));
         guest.acked.clear();
@@ -260,7 +261,8 @@ impl World {
         Ok(())
     }
 
-    /// BYE, with answers for everything that wants one above `received`: what is only received may wait for the disk still.
+    /// BYE, with answers for everything that wants one above `received`: what is only received may wait for the disk
+    /// still.
     fn bye(&mut self, at: usize) -> Check {
         let waits = self.guest(at).unacked.iter().any(|s| s.level > Level::Received || s.due.is_none());
         if waits {
@@ -286,7 +288,7 @@ impl World {
         self.turnover.as_mut().expect("who comes and goes").connected.remove(&id);
     }
 
-    /// Those that come and go are told of it, too.
+    /// Those that come and go are notified of it, too.
     pub(super) fn guests(&mut self) -> impl Iterator<Item = &mut Client> {
         self.turnover.iter_mut().flat_map(|t| &mut t.guests)
     }

@@ -1,6 +1,6 @@
 //! Bad days of a disk: full, read-only, in memory, another file system, large sectors; and a clock that jumps.
 //!
-//! What must hold: each case has a file system of its own, in a file behind a loop device, which is gone afterwards
+//! Invariants: each case has a file system of its own, in a file behind a loop device, which is gone afterwards
 //! whatever happened. The cases themselves are the tests in `e2e/tests/disk`.
 
 use std::fs::{self, File};

@@ -1,6 +1,6 @@
 //! Suites that need root or other programs, each in a file of its own.
 //!
-//! What must hold: a suite installs what it needs, leaves nothing behind, prints one line for each case,
+//! Invariants: a suite installs what it needs, leaves nothing behind, prints one line for each case,
 //! and one closing line, `NAME: N passed, N failed`; it succeeds only where nothing failed and something
 //! passed. What runs a failure again stands right above the closing line, for of a long output only the end may be kept. To add one: write its file, and add it to [`SUITES`] and to the list in `.ci/run`.
 

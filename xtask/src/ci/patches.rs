@@ -1,6 +1,6 @@
 //! Deliberate faults of the daemon and the client: each is a patch of the code as it is, in a copy of the workspace.
 //!
-//! What must hold: a patch fits exactly one place (so that none gets lost when the code changes); with all of them in place and
+//! Invariants: a patch fits exactly one place (so that none gets lost when the code changes); with all of them in place and
 //! none turned on the tests pass, and with one turned on exactly those tests fail that are named for it in docs/TESTING.md.
 //! The journal's own faults are switches (`journal/src/faults.rs`), because there are histories to be searched for each of
 //! them.
@@ -106,9 +106,9 @@ const RINGS: &[Patch] = &[
     Patch {
         name: "SpaceBackBeforeWritten",
         file: RING,
-        right: "        self.again = 0; // counted anew as it is taken again",
+        right: "        self.again = 0; // counted again as it is taken again",
         wrong: "        if ON! {\n            self.drain.release(self.drain.next());\n        }\n\
-            \u{20}       self.again = 0; // counted anew as it is taken again",
+            \u{20}       self.again = 0; // counted again as it is taken again",
     },
     Patch {
         name: "RingsForgetAFailure",

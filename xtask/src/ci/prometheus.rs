@@ -1,6 +1,6 @@
 //! Dashboards and alerts on a real Prometheus that scrapes a real clad.
 //!
-//! What must hold: the rules are those of the mixin, with shorter times; each query gives data, each alert is
+//! Invariants: the rules are those of the mixin, with shorter times; each query gives data, each alert is
 //! raised by its fault in earnest and ends after it; each case has a Prometheus and a clad of its own, on ports of the
 //! loopback that they find themselves. The cases are the tests in `e2e/tests/prometheus`. Where Prometheus is not
 //! installed, its package is unpacked below the build folder: installing it would start a service.

@@ -1,6 +1,6 @@
 //! `cargo xtask proof quick` and `cargo xtask proof slow`: every suite that tries to break the promise, and one closing line.
 //!
-//! What must hold: the closing line counts what the tests themselves say they tried; it ends in `0 lost` only where every
+//! Invariants: the closing line counts what the tests themselves say they tried; it ends in `0 lost` only where every
 //! suite passed, and nothing that is counted is zero there. With `CLAD_PROOF_PART=N` each suite does the N-th part of what it
 //! would do, and the line says so: whether all of it runs to its end is known before the hours are spent.
 

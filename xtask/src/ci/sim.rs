@@ -1,6 +1,6 @@
 //! The simulation, the fuzz targets on fresh inputs, and the journal that is wrong on purpose.
 //!
-//! What must hold: a run is bounded and says its seed and its counts; what the suites show is what the tests print.
+//! Invariants: a run is bounded and says its seed and its counts; what the suites show is what the tests print.
 
 use std::path::Path;
 use std::process::Command;

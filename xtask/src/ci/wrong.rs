@@ -1,6 +1,6 @@
 //! Deliberate faults of the journal in real processes on real devices: what only a device can count, or only a kernel can do.
 //!
-//! What must hold: the daemon is built from a copy of the workspace, in which one patch lets the environment name a fault; with
+//! Invariants: the daemon is built from a copy of the workspace, in which one patch lets the environment name a fault; with
 //! none named the tests pass, with one they fail, where they are about it.
 
 use std::fs;

@@ -1,6 +1,6 @@
 //! The mixin of `deploy/mixin/`: Grafana dashboards, and recording and alert rules for Prometheus, edited by hand.
 //!
-//! What must hold: the rules of the tests are those that operators load, with shorter times. What is shown of a rule in
+//! Invariants: the rules of the tests are those that operators load, with shorter times. What is shown of a rule in
 //! seconds so holds of it in hours; names, and all else, stay. A time without a shorter one is an error.
 //!
 //! That dashboards and rules are complete, `tests` says. That each metric exists in the daemon, with its type, is a

@@ -1,6 +1,6 @@
 //! Rust source without what is not code.
 //!
-//! What must hold: the answer has the same lines as the source, so that a place in one is a place in the
+//! Invariants: the answer has the same lines as the source, so that a place in one is a place in the
 //! other; comments, strings and character literals are blank. Not a parser: a source that the compiler
 //! takes is assumed.
 

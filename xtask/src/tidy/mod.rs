@@ -1,6 +1,6 @@
 //! What the compiler does not check, as one pass over the repository.
 //!
-//! What must hold: a finding names the file, the line and the rule, and what to do; a rule looks at code,
+//! Invariants: a finding names the file, the line and the rule, and what to do; a rule looks at code,
 //! not at comments or strings (`lex`), unless it says so. It runs as a test too, so nobody has to remember
 //! it.
 

@@ -1,6 +1,6 @@
 //! What is wrong, in words, and what to do about it.
 //!
-//! What must hold: a daemon that is well gets no line; a line says what is so and what to do, and stands only once; what
+//! Invariants: a daemon that is well gets no line; a line says what is so and what to do, and stands only once; what
 //! keeps appends from being taken comes first.
 
 use std::collections::HashMap;

@@ -1,6 +1,6 @@
 //! What a daemon says of itself, for people and for programs.
 //!
-//! What must hold: the names that programs lean on (`log_id, epoch, durability, io_engine, highest_ack, offsets {received,
+//! Invariants: the names that programs lean on (`log_id, epoch, durability, io_engine, highest_ack, offsets {received,
 //! written, durable}, segments, bytes, failed`) stay; nested names are objects, the unit is in the name; a person finds
 //! what is wrong, and what to do, in the last lines.
 //!

@@ -1,6 +1,6 @@
 //! What happened between two looks at a daemon: rates and quantiles.
 //!
-//! What must hold: nothing is made up. Without two looks there is no rate; without an observation there is no quantile;
+//! Invariants: nothing is made up. Without two looks there is no rate; without an observation there is no quantile;
 //! one above the last bucket is said to be above it. A daemon that was started anew between the looks counts from 0.
 
 use std::collections::{BTreeMap, HashMap};

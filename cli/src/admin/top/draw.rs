@@ -1,6 +1,6 @@
 //! What `top` shows: a head, records in over time, the numbers, and what is wrong.
 //!
-//! What must hold: what is wrong is never cut off before the numbers are; numbers are of the time between the last two
+//! Invariants: what is wrong is never cut off before the numbers are; numbers are of the time between the last two
 //! looks; after a look that failed the last numbers stay, and it is said that they are old.
 
 use std::collections::VecDeque;

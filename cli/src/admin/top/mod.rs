@@ -1,6 +1,6 @@
 //! `clactl top`: the status of a daemon, again and again.
 //!
-//! What must hold: however it ends (a key, a signal, an error, a panic) the terminal is as it was; a daemon that is slow
+//! Invariants: however it ends (a key, a signal, an error, a panic) the terminal is as it was; a daemon that is slow
 //! to answer, or gone, holds up no key, is said to be, and is asked again; where stdout is no terminal it writes one
 //! screen for each look, as `top -b` does.
 //!

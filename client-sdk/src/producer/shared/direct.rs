@@ -1,9 +1,10 @@
 //! The way past the inbox: a submit goes into the ring in its caller's thread.
 //!
-//! * Only while nothing waits for room in the ring ([`Shared::direct`] holds its number): whoever queues closes this way, under
-//!   the inbox's lock, and the task opens it again, under the same lock, when it has put everything in ([`Late`]). So a
-//!   thread's appends keep their order.
-//! * Nobody waits here: where the ring is full, is being changed, or has ended, the long way is taken, or the caller is told.
+//! * Only while nothing waits for room in the ring ([`Shared::direct`] holds its number): a caller that queues closes
+//!   this way, under the inbox's lock. The task opens it again, under the same lock, when it has put everything in
+//!   ([`Late`]). So a thread's appends keep their order.
+//! * Nothing waits here: if the ring is full, is being changed, or has ended, the long way is taken, or the caller gets
+//!   an error.
 
 use super::{Inbox, Item, Life, Shared, lock};
 use crate::{
@@ -24,9 +25,9 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-/// Items that the task handles while nobody can put any in.
+/// Items that the task handles while no thread can put any in.
 const LATE_ITEMS_MAX: usize = 64;
-/// Batches that are kept.
+/// Batches that are stored.
 const POOLED_BATCHES_MAX: usize = 64;
 
 impl Shared {
@@ -71,8 +72,8 @@ impl Shared {
         }
     }
 
-    /// Puts one append into the ring in the calling thread, if submits may go there and it has room. No permit is needed:
-    /// what bounds it is the ring's own space. Nothing: it goes the long way.
+    /// Puts one append into the ring in the calling thread, if submits may go there and it has room. No permit is
+    /// needed: what bounds it is the ring's own space. Nothing: it goes the long way.
     pub(crate) fn push(
         &self,
         payload: &[u8],
@@ -124,9 +125,9 @@ impl Shared {
         }
     }
 
-    /// As [`Self::push_batch`], where no more is asked for than that it is in the ring; and else why it is not settled by
-    /// that ([`Self::settle_batch`]), or nothing: it goes the long way.
-    // Inlined, and its ways kept apart: an outcome of several ways is put together in memory, and waited for.
+    /// As [`Self::push_batch`], where no more is asked for than that it is in the ring; and else why it is not settled
+    /// by that ([`Self::settle_batch`]), or nothing: it goes the long way.
+    // Inlined, and its ways separate: an outcome of several ways is put together in memory, and waited for.
     #[inline(always)]
     pub(crate) fn post_batch(&self, batch: &mut Batch, level: Option<AckLevel>) -> Result<Receipt, Option<Unsettled>> {
         let number = self.direct.load(Ordering::Acquire);
@@ -145,7 +146,7 @@ impl Shared {
         Ok(receipt)
     }
 
-    /// What becomes of a batch that was not settled at once.
+    /// Settles a batch that was not settled at once.
     pub(crate) fn settle_batch(&self, batch: &mut Batch, why: Unsettled) -> Option<Result<Ticket, SubmitError>> {
         let CachedRing { ring, tally, .. } = batch.cached_ring()?;
         let ticket = self.settle(ring, why, batch.count(), Book::Own(tally))?;
@@ -179,7 +180,7 @@ impl Shared {
         self.direct.store(0, Ordering::Release);
         (*self.ring_handle.write().unwrap_or_else(PoisonError::into_inner)).clone_from(&ring_handle);
         lock(&self.batches).clear(); // with them goes the ring that was
-        // Whoever looked for it while it changed found none, and may never look again.
+        // A waiter that looked for it while it changed found none, and may never look again.
         if let Some(ring_handle) = ring_handle {
             ring_handle.want_for_waiting();
         }
@@ -193,7 +194,7 @@ impl Shared {
         few.then_some(Late { direct: &self.direct, inbox })
     }
 
-    /// The board of the ring is looked at for whoever waits for room or for an answer.
+    /// Polls the ring's completion page for the waiters for room or for an answer.
     pub(crate) fn poll_completion_page(&self) {
         if let Some(ring_handle) = self.ring_handle().filter(|_| !self.is_forked()) {
             ring_handle.pump();

@@ -1,5 +1,5 @@
-//! The session by hand (`rules`), against a model of the daemon (`model`, `random`), and against the daemon's own session and
-//! the real journal on a simulated disk (`whole`).
+//! The session by hand (`rules`), against a model of the daemon (`model`, `random`), and against the daemon's own
+//! session and the real journal on a simulated disk (`whole`).
 
 mod model;
 mod random;

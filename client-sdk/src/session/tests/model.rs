@@ -1,9 +1,10 @@
 //! A model of the daemon: logs that take each other's place, one producer that matters, and noise of others between its
 //! records.
 //!
-//! It does what docs/PROTOCOL.md says. What a failure in the process does is what the daemon does (`daemon/src/ingest/session.rs`,
-//! `journal/src/committer`): whoever waits, a FLUSH included, is refused when it fails; nothing is taken until it has
-//! recovered; then a new epoch begins, and where something `written` was lost, the next FLUSH of each connection is told.
+//! It does what docs/PROTOCOL.md says. A failure in the process has the effects of the daemon's
+//! (`daemon/src/ingest/session.rs`, `journal/src/committer`). Every waiter, a FLUSH included, is refused when it fails;
+//! nothing is taken until it has recovered. Then a new epoch begins, and where something `written` was lost, the next
+//! FLUSH of each connection reports it.
 
 use crate::session::Out;
 use bytes::Bytes;
@@ -13,7 +14,8 @@ use clad_proto::{
 };
 use std::collections::VecDeque;
 
-/// One record: whose append (nothing: of another producer, or it is lost), its sequence, and by which connection it came.
+/// One record: whose append (nothing: of another producer, or it is lost), its sequence, and by which connection it
+/// came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stored {
     pub(super) append: Option<u64>,
@@ -31,7 +33,7 @@ pub(super) enum Answer {
     FlushRefused(u32, ErrorInfo),
 }
 
-/// What lies in the folder.
+/// Content of the folder.
 #[derive(Debug)]
 pub(super) struct Log {
     pub(super) id: LogId,
@@ -43,7 +45,7 @@ pub(super) struct Log {
     pub(super) durable: u64,
     /// Whose the records below this are is forgotten.
     forgotten: u64,
-    /// Everything from here on was given up once.
+    /// Everything from here on was abandoned once.
     pub(super) lowest_cut: u64,
 }
 
@@ -97,13 +99,13 @@ impl Log {
         ours
     }
 
-    /// Whether all of an append lies at a place.
+    /// True if all of an append lies at a place.
     pub(super) fn has(&self, append: u64, first: u64, count: u32) -> bool {
         let of = |stored: &Stored| stored.append == Some(append);
         (first..first + u64::from(count)).all(|at| self.records.get(at as usize).is_some_and(of))
     }
 
-    /// An append is one chunk: it is written, kept and lost whole or not at all.
+    /// An append is one chunk: it is written, stored and lost whole or not at all.
     fn boundary(&self, at: u64) -> u64 {
         let mut at = (at as usize).min(self.records.len());
         let inside = |at: usize| {
@@ -128,7 +130,7 @@ impl Log {
         (self.forgotten, self.lowest_cut) = (self.forgotten.min(end), self.lowest_cut.min(end));
     }
 
-    /// What lies there cannot be read any more; whose appends that were.
+    /// Makes what lies there unreadable; returns whose appends that were.
     fn lose(&mut self, from: u64, to: u64) -> Vec<u64> {
         let (from, to) = (self.boundary(from) as usize, self.boundary(to) as usize);
         let lost = self.records[from..to].iter_mut().map(|stored| std::mem::replace(stored, NOISE));
@@ -144,7 +146,7 @@ impl Log {
     }
 }
 
-/// What a daemon offers and takes: that changes when it is started anew.
+/// Limits of a daemon: they change when it is started again.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     pub(super) window: u32,
@@ -155,7 +157,7 @@ pub(super) struct Limits {
 
 pub(super) const FULL: Limits = Limits { window: 8, max_append: 1000, max_record: 1000, highest: AckLevel::Durable };
 
-/// What a recovery in the process keeps.
+/// Part that a recovery in the process keeps.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Kept {
     /// Everything below this; offsets from there on are given again.
@@ -177,9 +179,9 @@ pub(super) struct Daemon {
     pub(super) connection: u64,
     /// Losses that the connection knows of.
     losses_reported: u32,
-    /// What a client has sent and the daemon not read.
+    /// Messages that a client has sent and the daemon not read.
     pub(super) inbound: VecDeque<Out>,
-    /// What the daemon has sent and the client not read.
+    /// Messages that the daemon has sent and the client not read.
     pub(super) outbound: VecDeque<Answer>,
     /// Accepted on this connection above `received` and not covered.
     waiting: Vec<(AppendHead, u64)>,
@@ -304,7 +306,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// What the next FLUSH of a connection is told, once.
+    /// Report for the next FLUSH of a connection, once.
     fn lost_since(&mut self) -> Result<(), ErrorInfo> {
         if std::mem::replace(&mut self.losses_reported, self.losses) == self.losses {
             return Ok(());
@@ -354,7 +356,7 @@ impl Daemon {
                     Ok(accepted(ours.first, true))
                 }
                 None if ours.get(remembered).is_some_and(|oldest| head.first_seq >= oldest.seq) || remembered == 0 => {
-                    Err(not_written(ErrorCode::SequenceOverlap).expecting(expected)) // in a hole
+                    Err(not_written(ErrorCode::SequenceOverlap).expecting(expected)) // in a gap
                 }
                 _ => Err(ErrorInfo::new(ErrorCode::SequenceTooOld, "")),
             };
@@ -412,7 +414,7 @@ impl Daemon {
         self.flushes.clear();
     }
 
-    /// A write has failed. Whoever waits is told, whatever becomes of what it waits for.
+    /// A write has failed. Every waiter is notified, whatever becomes of what it waits for.
     pub(super) fn fail(&mut self) {
         self.failed = true;
         for (head, _) in std::mem::take(&mut self.waiting) {
@@ -447,7 +449,7 @@ impl Daemon {
         };
         self.losses += u32::from(lost);
         self.failed = false;
-        // Who asked while it had failed waits for a place that may be void now, or for what is lost.
+        // A request made while it had failed waits for a place that may be void now, or for what is lost.
         if !self.flushes.is_empty() {
             let error = self.lost_since().err();
             let void = self.flushes.iter().any(|(_, _, end)| *end > self.log.end());
@@ -455,12 +457,13 @@ impl Daemon {
                 self.fail_flushes(&error);
             }
         }
-        // It says where the epoch begins before it gives offsets in it. (The daemon gives none again after such a recovery.)
+        // It says where the epoch begins before it gives offsets in it. (The daemon gives none again after such a
+        // recovery.)
         self.watermarks();
         holes
     }
 
-    /// Started anew after it has ended: it knows of no loss that one before it has told.
+    /// Started again after it has ended: it knows of no loss that one before it has reported.
     pub(super) fn restart(&mut self) {
         self.hang_up();
         (self.failed, self.losses) = (false, 0);

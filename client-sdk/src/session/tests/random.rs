@@ -1,11 +1,12 @@
-//! Whatever happens in between, in whatever order: every append ends once; what has a receipt is where the receipt says,
-//! as long as nothing happened that its level does not cover; everything is stored once and in order; what is said not
-//! to be written is not; a flush that ends well speaks for everything before it (see `check`).
+//! Invariants over all events, in any order: every append ends once. A record with a receipt is where the receipt says,
+//! as long as nothing happened that its level does not cover. Everything is stored once and in order. A record that is
+//! said not to be written is not. A flush that ends well speaks for everything before it (see `check`).
 //!
-//! What happens: connections break; the daemon dies, with the power or alone, or fails and recovers; what was `durable` is
-//! lost; other limits and another highest level hold from some start on; another log takes the place of this one, and the
-//! one before comes back; the daemon forgets the producer; an append ends the connection; tickets and flushes are dropped,
-//! before they end and with what they are told in hand; nobody is there for too long; the producer is closed.
+//! Events: connections break. The daemon dies, with the power or alone, or fails and recovers. What was `durable` is
+//! lost. Other limits and another highest level hold from some start on. Another log takes the place of this one, and
+//! the one before comes back. The daemon forgets the producer. An append ends the connection. Tickets and flushes are
+//! dropped, before they end and with their report in hand. All connections are away for too long. The producer is
+//! closed.
 
 mod check;
 
@@ -45,13 +46,13 @@ impl Random {
     }
 }
 
-/// What was handed over.
+/// Records handed over.
 struct Submitted {
     count: u32,
     len: u32,
     /// Nothing: the highest.
     level: Option<AckLevel>,
-    /// Whether somebody waits for it.
+    /// True if a ticket waits for it.
     ticket: bool,
 }
 
@@ -68,7 +69,7 @@ struct Flush {
     result: Option<FlushResult>,
 }
 
-/// What can happen in a world: not everything in each, so that each is also seen without the others.
+/// Events possible in a world: not everything in each, so that each is also seen without the others.
 struct Fates {
     limits: bool,
     forgets: bool,
@@ -211,7 +212,7 @@ impl World {
         self.collect();
     }
 
-    /// Tells the waiters, as the producer's task does it.
+    /// Notifies the waiters, as the producer's task does it.
     fn collect(&mut self) {
         self.note_news();
         for outcome in std::mem::take(&mut self.session.outcomes) {
@@ -244,7 +245,7 @@ impl World {
         let Some(mut future) = flush.future.take() else { return };
         if self.fates.dropped && self.random.one_in(8) {
             flush.dropped = true;
-            return; // with what it is told in hand
+            return; // with its report in hand
         }
         let Poll::Ready(result) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
             panic!("flush {number} has ended and waits");
@@ -282,7 +283,7 @@ impl World {
         }
     }
 
-    /// Somewhere between what is sure to be kept and all of it.
+    /// A place between what is sure to be kept and all of it.
     fn keep(&mut self, sure: u64) -> u64 {
         sure + self.random.below(self.daemon.log.end() - sure + 1)
     }
@@ -331,7 +332,7 @@ impl World {
         }
     }
 
-    /// What happens while nobody is connected.
+    /// Events while there is no connection.
     fn while_away(&mut self) {
         if self.fates.limits && self.random.one_in(3) {
             self.end_well();
@@ -356,8 +357,9 @@ impl World {
         }
     }
 
-    /// Who has sent something and heard of nothing that was taken, or of what was given up since, cannot know that it was forgotten: what is there is then sent
-    /// again (PROTOCOL, section 5, does not promise more), and nothing of that is looked at here.
+    /// A producer that has sent something, and received no answer that it was taken, or of what was abandoned since,
+    /// cannot know that it was forgotten. What is there is then sent again (PROTOCOL, section 5, does not promise
+    /// more), and nothing of that is checked here.
     fn is_known(&self) -> bool {
         let kept = |(_, offset)| offset < self.daemon.log.lowest_cut;
         self.session.known.is_none_or(|known| known.sent_end.is_none() || known.first_place.is_some_and(kept))
@@ -441,7 +443,7 @@ impl World {
         panic!("not settled: {:?}", self.session.entries);
     }
 
-    /// What there was to tell is told by a few, each of another thing; then a flush ends well.
+    /// A few flushes report what there was to report, each another thing; then a flush ends well.
     fn flush_at_the_end(&mut self) {
         (self.fates.dropped, self.fates.limits, self.fates.replaced, self.fates.forgets) = (false, false, false, false);
         for _ in 0..5 {
@@ -473,7 +475,8 @@ impl World {
     }
 }
 
-/// As many histories as ever were tried here, and `CLAD_SESSION_RUNS` fresh ones, by default none; or `CLAD_TEST_SEED` alone.
+/// As many histories as ever were tried here, and `CLAD_SESSION_RUNS` fresh ones, by default none; or `CLAD_TEST_SEED`
+/// alone.
 #[expect(clippy::print_stdout, reason = "without it nobody could run it again")]
 fn seeds() -> Vec<u64> {
     let number = |name| std::env::var(name).ok().map(|n| n.parse::<u64>().expect("a number"));

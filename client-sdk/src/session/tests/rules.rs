@@ -92,7 +92,7 @@ fn what_is_refused_for_now_goes_again_after_a_wait_without_a_mark() {
     assert_eq!(sent(&mut session, now + Duration::from_millis(500)), [(0, false), (1, false)]);
 }
 
-/// Those behind a refused one are given up for its reason.
+/// Those behind a refused one are abandoned for its reason.
 #[test]
 fn who_came_behind_a_refused_one_has_its_reason() {
     let now = Instant::now();
@@ -129,7 +129,7 @@ fn what_was_fired_and_forgotten_may_leave_a_sequence_gap() {
     let (number, receipt) = appends(&mut session).remove(0);
     assert_eq!((number, receipt.expect("handed over").first_offset), (0, None));
     accepted(&mut session, 1, 0, 1, now);
-    refused(&mut session, 4, gap(2), now); // the daemon had no room for 2, and nobody to tell
+    refused(&mut session, 4, gap(2), now); // the daemon had no room for 2, and no waiter to notify
     assert_eq!(sent(&mut session, now), [(4, true)]);
     accepted(&mut session, 4, 1, 1, now);
     for number in 5..8 {
@@ -214,7 +214,8 @@ fn who_missed_an_epoch_sends_everything_again() {
     assert!(appends(&mut session).iter().all(|(_, result)| result.is_err()), "no receipt for the records of others");
 }
 
-/// Everything that the log had of it was given up by an epoch that it missed: nothing of it can be stored, so it is sent again.
+/// An epoch that it missed abandoned everything that the log had of it: nothing of it can be stored, so it is sent
+/// again.
 #[test]
 fn a_producer_that_missed_an_emptied_epoch_is_not_forgotten() {
     let resent = |first_offset| {
@@ -302,7 +303,8 @@ fn another_log_gets_what_the_one_before_never_saw() {
     assert_eq!(sent(&mut session, now), [(0, false)], "that log has nothing of ours: its sequences start there");
 }
 
-/// What was acknowledged in the log before, and no flush has brought any further, is in none that could be asked.
+/// An append that was acknowledged in the log before, and that no flush has brought any further, is in no log that
+/// could be asked.
 #[test]
 fn a_flush_reports_what_was_left_behind_in_another_log() {
     let now = Instant::now();
@@ -327,7 +329,7 @@ fn a_flush_reports_what_was_left_behind_in_another_log() {
         let errors: Vec<_> = flushed.iter().map(|(_, result)| matches!(result, Err(AppendError::Lost))).collect();
         assert_eq!(errors, [reached < AckLevel::Durable, false], "{flushed:?}: it is told once");
         if lost {
-            // One that asks for less is answered, and takes the news from nobody.
+            // A flush that asks for less is answered, and does not consume the news.
             session.left_behind = Some(reached);
             session.flush(Some(reached), 2, now);
             session.flush(Some(asked), 3, now);
@@ -353,7 +355,7 @@ fn what_is_too_long_by_now_may_be_there_if_it_was_sent() {
     assert_eq!(codes, [(code, true, false), (code, false, false)], "{ended:?}");
 }
 
-/// What fails is the flush: of what was submitted before nothing is said by that.
+/// The flush fails: that says nothing of the appends submitted before.
 #[test]
 fn a_flush_that_fails_says_of_nothing_that_it_is_not_written() {
     let now = Instant::now();
@@ -436,7 +438,7 @@ fn waiting_ends_for_each_append_by_itself() {
     assert_eq!(sent(&mut session, second), [(1, true)], "over the hole that the first left");
 }
 
-/// Whatever was the trouble before: who asks why it waits, or hears that it waited too long, hears of the last one.
+/// Whatever was the trouble before: a report of why an append waits, or waited too long, names the last one.
 #[test]
 fn of_trouble_the_newest_reason_is_reported() {
     let now = Instant::now();
@@ -514,7 +516,7 @@ fn a_daemon_that_never_takes_it_is_the_reason_given() {
     assert_eq!((error.code(), error.is_retryable(), error.maybe_written()), (Some(ErrorCode::NoSpace), true, false));
 }
 
-/// How a connection ends for the sake of an append that is not named.
+/// End of a connection for the sake of an append that is not named.
 fn too_large() -> ErrorInfo {
     ErrorInfo::new(ErrorCode::AppendTooLarge, "")
 }
@@ -586,7 +588,7 @@ fn one_that_nobody_answers_may_be_it_and_nobody_else_is_blamed() {
     assert!(matches!(appends(&mut session).as_slice(), [(1, Err(_))]), "this time it is alone");
 }
 
-/// What was received may be gone with an epoch that nobody tells of: no flush says that it got any further.
+/// A received append may be gone with an epoch that nothing reports: no flush says that it got any further.
 #[test]
 fn a_producer_forgotten_over_a_crash_learns_it_by_the_next_flush() {
     let now = Instant::now();
@@ -607,7 +609,7 @@ fn a_producer_forgotten_over_a_crash_learns_it_by_the_next_flush() {
     assert!(matches!(flushes(&mut session).as_slice(), [(8, Ok(()))]), "it is told once");
 }
 
-/// What one crash has left another may take: that is told as well.
+/// Another crash may take what one crash has left: that is reported as well.
 #[test]
 fn a_second_loss_is_reported() {
     let now = Instant::now();
@@ -656,7 +658,7 @@ fn a_producer_forgotten_before_a_crash_learns_what_it_took() {
     }
 }
 
-/// The error of a flush that was given up says nothing of a loss, so it does not take the news of one along.
+/// The error of an abandoned flush says nothing of a loss, so it does not consume the news of one.
 #[test]
 fn an_expired_flush_leaves_the_loss_to_the_next_one() {
     let now = Instant::now();
@@ -680,7 +682,7 @@ fn an_expired_flush_leaves_the_loss_to_the_next_one() {
     assert!(matches!(flushes(&mut session).as_slice(), [(8, Err(AppendError::Lost))]));
 }
 
-/// The log goes on behind what is gone, by a gap mark: the last sequence says nothing of it, its place does.
+/// The log continues behind what is gone, by a gap mark: the last sequence says nothing of it, its place does.
 #[test]
 fn what_a_gap_mark_skipped_is_not_taken_for_stored() {
     let now = Instant::now();

@@ -190,7 +190,7 @@ fn values_that_cannot_work_together() {
             "limits.max_append_bytes=1MiB",
             "`limits.max_append_bytes`: 1MiB is less than `journal.max_record_bytes` = 2MiB; raise the one or lower the other",
         ),
-        // The line that somebody wrote is named, though the rule belongs to another key.
+        // The line that was written is named, though the rule belongs to another key.
         (
             "journal.max_record_bytes=8MiB",
             "`limits.max_append_bytes`: 4MiB is less than `journal.max_record_bytes` = 8MiB; raise the one or lower the other",

@@ -1,6 +1,6 @@
 //! The example file and the manual's table are made from the schema and the rules, and checked against them here.
 //!
-//! After a change of the schema: `CLAD_UPDATE=1 cargo test -p clad -- --test-threads=1` writes both anew.
+//! After a change of the schema: `CLAD_UPDATE=1 cargo test -p clad -- --test-threads=1` writes both again.
 
 use std::fs;
 use std::path::PathBuf;
@@ -33,7 +33,7 @@ fn default_of(key: &Key, loaded: &Loaded) -> String {
     (key.get)(&loaded.config).toml
 }
 
-/// What each rule asks of the key, as a sentence.
+/// Rules of the key, each as a sentence.
 fn musts(key: &Key) -> Vec<String> {
     let of_key = rules().into_iter().filter(|rule| rule.key == key.name);
     of_key.map(|rule| format!("Must be {}.", rule.must)).collect()
@@ -69,7 +69,7 @@ fn table(loaded: &Loaded) -> String {
     text
 }
 
-/// Compares a file with what it should hold; writes it anew when asked to.
+/// Compares a file with what it should hold; writes it again when asked to.
 fn check(path: &str, expected: &str) {
     let path = root().join(path);
     if std::env::var_os("CLAD_UPDATE").is_some() {

@@ -1,4 +1,4 @@
-//! Which layer has the last word, and that each says so.
+//! Precedence of the layers, and that each says so.
 
 use std::path::Path;
 use std::time::Duration;
@@ -187,7 +187,7 @@ fn an_instance_has_a_file_and_folders_of_its_own_and_no_network() {
     assert_eq!(config.journal.dir, Path::new("/var/lib/clad-audit"));
     assert_eq!(config.ingest.unix.path.as_deref(), Some(Path::new("/run/clad-audit/clad.sock")));
     assert_eq!(loaded.provenance.of("ingest.tcp.listen").to_string(), "default, from --instance");
-    // The service manager's word comes first.
+    // The service manager's variables come first.
     let loaded = fixture.env("STATE_DIRECTORY", "/srv/state").env("RUNTIME_DIRECTORY", "/srv/run").loaded();
     assert_eq!(loaded.config.journal.dir, Path::new("/srv/state"));
     assert_eq!(loaded.config.admin.path.as_deref(), Some(Path::new("/srv/run/admin.sock")));

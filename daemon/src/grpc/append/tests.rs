@@ -1,4 +1,4 @@
-//! Streams whose appends wait for room: what they hold meanwhile, and what they keep from others.
+//! Streams whose appends wait for room: the memory that they hold meanwhile, and the room that they keep from others.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Room for appends, in bytes.
 const INFLIGHT_BYTES_MAX: usize = 4 << 20;
 
-/// A log that syncs when it is told to, and a stream.
+/// A log that syncs when it is asked to, and a stream.
 struct Harness {
     service: FramedService,
     ask: mpsc::Sender<Result<Bytes, Infallible>>,
@@ -103,7 +103,7 @@ impl Harness {
         }
     }
 
-    /// Lets the stream go on, on this thread, until that is so.
+    /// Lets the stream run, on this thread, until that is so.
     async fn until(&self, what: &str, mut so: impl FnMut() -> bool) {
         let began = Instant::now();
         while !so() {
@@ -112,7 +112,7 @@ impl Harness {
         }
     }
 
-    /// Lets the stream go as far as it goes without anybody else.
+    /// Lets the stream run as far as it can by itself.
     async fn rests(&self) {
         for _ in 0..1000 {
             tokio::task::yield_now().await;
@@ -142,7 +142,7 @@ async fn a_large_append_that_waits_for_room_keeps_its_share() {
     assert_eq!((service.assembly.in_use(), harness.count()), (0, 1));
 }
 
-/// What becomes free while its answers are not read goes to others; it has its turn again when they are.
+/// Room that becomes free while its answers are not read goes to others; it has its turn again when they are read.
 #[tokio::test]
 async fn who_does_not_read_keeps_no_room_from_others() {
     let mut harness = Harness::new().await;

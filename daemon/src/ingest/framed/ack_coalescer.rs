@@ -1,12 +1,13 @@
-//! Answers that wait for company: the ACCEPTED of an append that asked for more than `received`.
+//! Delayed answers: the ACCEPTED of an append that asked for more than `received`.
 //!
-//! What must hold:
-//! - Such an answer acknowledges nothing yet. Told at once, it costs a system call here, and one with a wake-up of the
-//!   peer there, a moment before the watermark costs the same again; where this thread makes the write, the disk waits for
-//!   that. So it leaves together with what is said next: the watermark that covers it or another append, a refusal, a PONG.
-//! - It leaves after [`ACK_DELAY_MAX`] at the latest, and when [`COALESCED_ACK_BYTES_MAX`] bytes of them have gathered: a slow disk keeps nobody in
-//!   the dark over what was taken.
-//! - Whatever else is to be said is said at once, behind them: the order of the answers never changes.
+//! Invariants:
+//! - Such an answer acknowledges nothing yet. Sent at once, it costs a system call here, and one with a wake-up of the
+//!   peer there. A moment later the watermark costs the same again; where this thread makes the write, the disk waits
+//!   for that. So it leaves together with the next output: the watermark that covers it or another append, a refusal, a
+//!   PONG.
+//! - It leaves after [`ACK_DELAY_MAX`] at the latest, and when [`COALESCED_ACK_BYTES_MAX`] bytes of them are collected:
+//!   a slow disk does not delay the report of taken appends for longer.
+//! - All other output is sent at once, behind them: the order of the answers never changes.
 
 use std::time::{Duration, Instant};
 
@@ -17,17 +18,17 @@ const ACK_DELAY_MAX: Duration = Duration::from_millis(100);
 /// Bytes of such answers that wait at most.
 const COALESCED_ACK_BYTES_MAX: usize = 16 * 1024;
 
-/// How much of the output may wait.
+/// Part of the output that may wait.
 #[derive(Debug, Default)]
 pub(super) struct AckCoalescer {
     /// The first bytes of the output, so many, are such answers.
     bytes: usize,
-    /// When the append came that the first of them answers.
+    /// Time at which the append came that the first of them answers.
     since: Option<Instant>,
 }
 
 impl Connection {
-    /// The output, which was so long before, ends with an answer to what came at this moment.
+    /// Notes that the output, which was `before` bytes long, ends with an answer to an append that came at this moment.
     pub(in crate::ingest) fn coalesce_ack(&mut self, before: usize, since: Instant) {
         if before == self.ack_coalescer.bytes && self.out.len() <= COALESCED_ACK_BYTES_MAX {
             self.ack_coalescer.bytes = self.out.len();
@@ -35,17 +36,17 @@ impl Connection {
         }
     }
 
-    /// Whether there is something that must be said now.
+    /// Returns true if some output must be sent now.
     pub(super) fn must_send(&self) -> bool {
         self.out.len() > self.ack_coalescer.bytes
     }
 
-    /// When what waits must be said, if something does.
+    /// Time at which waiting output must be sent, if any waits.
     pub(super) fn ack_deadline(&self) -> Option<Instant> {
         self.ack_coalescer.since.map(|since| since + ACK_DELAY_MAX)
     }
 
-    /// Nothing of the output waits any more: it is being said, or has waited long enough.
+    /// Nothing of the output waits any more: it is being sent, or has waited long enough.
     pub(super) fn release_acks(&mut self) {
         (self.ack_coalescer.bytes, self.ack_coalescer.since) = (0, None);
     }

@@ -1,8 +1,8 @@
 //! One timer for a connection's life, set as seldom as may be.
 //!
-//! What must hold: it rings at the deadline or before, never after. It rings early where the deadline has moved away since
-//! it was set: a deadline that moves with every append would cost a timer for each, and often a wake-up of the thread that
-//! keeps time.
+//! Invariants: it fires at the deadline or before, never after. It fires early where the deadline has moved away since
+//! it was set: a deadline that moves with every append would cost a timer for each, and often a wake-up of the timer
+//! thread.
 
 use std::pin::Pin;
 use std::time::Instant;
@@ -12,7 +12,7 @@ use tokio::time::Sleep;
 /// A timer.
 pub(super) struct Alarm {
     sleep: Pin<Box<Sleep>>,
-    /// When it rings; nothing: it is not set.
+    /// Time at which it fires; nothing: it is not set.
     at: Option<Instant>,
 }
 

@@ -38,7 +38,7 @@ impl Connection {
         }
     }
 
-    /// Whether a permit is being waited for, or was, for the append at the front.
+    /// Returns true if a permit is being waited for, or was, for the append at the front.
     pub(in crate::ingest) fn waits_for_room(&self) -> bool {
         self.admitting.is_some() || self.admitted.is_some()
     }
@@ -54,10 +54,10 @@ impl Connection {
         let admission = self.service.admission.clone();
         let admitted = match self.admitted.take() {
             Some(waited) => waited,
-            // Its turn in the queue for room is kept.
+            // It stays in its place in the queue for room.
             None if self.admitting.is_some() => return None,
-            // One connection's share; it is free again when the watermarks have passed what it holds. Once that has been waited
-            // for in vain, what follows need not wait as long again.
+            // One connection's share; it is free again when the watermarks have passed the bytes that it holds. After a
+            // wait for that has timed out, later appends need not wait as long again.
             None if self.session.unwritten_bytes() > 0
                 && self.session.unwritten_bytes() + view.payload.len() > admission.max_connection_bytes =>
             {

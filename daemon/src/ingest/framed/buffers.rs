@@ -1,8 +1,9 @@
-//! What a connection's buffers may take.
+//! Memory of a connection's buffers.
 //!
-//! What must hold: each connection has some of its own, with which it always gets on; more is a part of a budget for all
-//! connections (of which an owner has no more than he leaves for others), and is given back as soon as it is not needed: a crowd that reads no answers
-//! holds its own and that part. Nobody waits for it: an answer is never late for want of a buffer.
+//! Invariants: each connection has some memory of its own, which is always enough to make progress. More is part of a
+//! budget for all connections; an owner has no more of it than it leaves for others. It is given back as soon as it is
+//! not needed: many connections that read no answers hold their own and that part. No connection waits for it: an
+//! answer is never late for want of a buffer.
 
 use crate::ingest::quota::{QuotaGuard, QuotaHandle};
 
@@ -10,7 +11,7 @@ use crate::ingest::quota::{QuotaGuard, QuotaHandle};
 pub(super) const OUT_BYTES_MAX: usize = 256 * 1024;
 /// and what of it needs no part of the budget: more than the answers to a full window.
 pub(super) const OUT_UNSHARED_BYTES_MAX: usize = 16 * 1024;
-/// What is read at once,
+/// Bytes that are read at once,
 pub(super) const CHUNK_BYTES_MIN: usize = 4 * 1024;
 const CHUNK_BYTES_MAX: usize = 128 * 1024;
 /// and what of it needs no part of the budget.
@@ -28,7 +29,7 @@ impl OutRoom {
         Self { quota, limit: OUT_UNSHARED_BYTES_MAX, granted: Vec::new() }
     }
 
-    /// Whether more may be added behind so many bytes.
+    /// Returns true if more may be added behind so many bytes.
     pub(super) fn has_room_behind(&mut self, bytes: usize) -> bool {
         while bytes >= self.limit {
             if self.limit >= OUT_BYTES_MAX {
@@ -41,12 +42,12 @@ impl OutRoom {
         true
     }
 
-    /// Whether it takes of the budget.
+    /// Returns true if it uses the budget.
     pub(super) fn is_shared(&self) -> bool {
         !self.granted.is_empty()
     }
 
-    /// Gives back what was taken; whether there was anything.
+    /// Gives back the part of the budget; returns true if there was one.
     pub(super) fn give_back(&mut self) -> bool {
         self.limit = OUT_UNSHARED_BYTES_MAX;
         let some = self.is_shared();
@@ -55,7 +56,7 @@ impl OutRoom {
     }
 }
 
-/// How much is read at once.
+/// Size of the next read.
 pub(super) struct Chunk {
     quota: QuotaHandle,
     bytes: usize,
@@ -90,7 +91,7 @@ impl Chunk {
         self.bytes == CHUNK_BYTES_MIN
     }
 
-    /// Whether it takes of the budget.
+    /// Returns true if it uses the budget.
     pub(super) fn is_shared(&self) -> bool {
         self.granted.is_some()
     }

@@ -1,4 +1,4 @@
-//! How a connection ends.
+//! The end of a connection.
 
 use std::io;
 
@@ -10,7 +10,7 @@ use clad_proto::{AckLevel, ErrorCode};
 use super::{CLOSE_TIMEOUT, Connection, READ_END_POLL_INTERVAL, count_refusal};
 
 impl Connection {
-    /// The peer closed its side. What it asked for is still answered, as long as it can be told.
+    /// The peer closed its side. Its requests are still answered, as long as answers can be sent.
     pub(super) async fn hang_up<W: AsyncWrite + Unpin>(
         &mut self,
         wr: &mut W,
@@ -26,8 +26,8 @@ impl Connection {
             }
         }
         self.pending_answer.set(false);
-        // Who follows and closes is gone: nothing else would ever tell, on a log that rests. Who only half-closed its side
-        // still gets the rest of what it asked for.
+        // A peer that follows and closes is gone: nothing else would ever show it, on an idle log. A peer that only
+        // half-closed its side still gets the rest of what it asked for.
         self.reads.retain(|_, read| {
             if read.follows {
                 read.task.abort();
@@ -53,8 +53,8 @@ impl Connection {
         self.last_words(wr).await
     }
 
-    /// Says what there is; `false` where the daemon goes down before the peer has taken it, the peer takes nothing, or it is
-    /// to make room.
+    /// Sends all output; `false` where the daemon goes down before the peer has taken it, the peer takes nothing, or it
+    /// is to make room.
     pub(super) async fn say<W: AsyncWrite + Unpin>(&mut self, wr: &mut W) -> io::Result<bool> {
         let mut stop = self.service.stop.clone();
         while !self.out.is_empty() {
@@ -77,7 +77,7 @@ impl Connection {
         Ok(true)
     }
 
-    /// Those whose task is over and whose last block was taken.
+    /// Forgets READs whose task is over and whose last block was taken.
     pub(super) fn forget_ended_reads(&mut self) {
         // In this order: a task that is over has sent its last block, and it is in the channel or was taken.
         let blocks = &self.records.1;

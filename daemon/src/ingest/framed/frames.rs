@@ -1,4 +1,4 @@
-//! From the bytes that came to what each whole frame asks for.
+//! From the bytes that came to the request of each whole frame.
 
 use std::time::Instant;
 
@@ -21,7 +21,7 @@ impl Connection {
             self.assembled = None; // it was for the frame at the front
         }
         if self.out.is_empty() && self.reads.is_empty() {
-            self.give_out_back(); // room was made for answers that nobody wanted
+            self.give_out_back(); // room was made for answers that were not wanted
         }
         self.buf = buf;
         self.buf.advance(at);
@@ -34,7 +34,7 @@ impl Connection {
         flow
     }
 
-    /// Handles whole frames from the front on; says how many bytes they took, and why it stopped.
+    /// Handles whole frames from the front on; returns how many bytes they took, and why it stopped.
     fn frames(&mut self, bytes: &[u8]) -> (usize, Flow) {
         let mut at = 0;
         let mut burst = Burst::default();

@@ -12,7 +12,7 @@ use super::{Connection, count_refusal, going_down};
 use crate::ingest::UNSHARED_FRAME_BYTES_MAX;
 
 impl Connection {
-    /// HELLO and WELCOME; `false` when the peer was told why not.
+    /// HELLO and WELCOME; `false` when the peer was sent the reason of a refusal.
     pub(super) async fn handshake<R, W>(&mut self, rd: &mut R, wr: &mut W) -> io::Result<bool>
     where
         R: AsyncRead + Unpin + Send,

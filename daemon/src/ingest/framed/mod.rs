@@ -1,18 +1,20 @@
 //! One connection of the framed protocol, from HELLO to its end.
 //!
-//! What must hold:
-//! - Memory of a connection is bounded: its read buffer by the frame that is being put together (large ones count
-//!   against a budget of their own, [`super::quota`], so that half a frame cannot hold the log's), its output by [`OUT_BYTES_MAX`] (a peer
-//!   that does not read its answers is not read from either), its appends by its window and its share of bytes. So is
-//!   that of all together: what a connection's buffers take beyond [`OUT_UNSHARED_BYTES_MAX`] and [`CHUNK_UNSHARED_BYTES_MAX`] is a part of one budget,
-//!   and where there is none left it goes on with these.
-//! - Nobody has a place in the queue for room, or a share that was granted, whose answers are not read: what is free would be
-//!   kept for him, and he has an hour where he has a READ.
-//! - Half a frame is given [`FRAME_TIMEOUT`] to become whole, and a peer [`PEER_WRITE_TIMEOUT`] to take some of what it is told
-//!   ([`READER_WRITE_TIMEOUT`] while it has a READ: a person may be looking at it), also when it has closed its own side.
-//! - One that is to make room for others takes no new frame, is answered what it is owed, and told.
-//! - An error of framing is told and ends the connection; an error of one append is told and the connection goes on.
-//! - On the way down no new frame is taken, and what was taken is answered while the drain lasts.
+//! Invariants:
+//! - Memory of a connection is bounded. Its read buffer: by the frame under assembly. Large ones count against their
+//!   own budget ([`super::quota`]), so that half a frame cannot hold the log's. Its output: by [`OUT_BYTES_MAX`] (a
+//!   peer that does not read its answers is not read from either). Its appends: by its window and its share of bytes.
+//!   The memory of all together is bounded too: buffers beyond [`OUT_UNSHARED_BYTES_MAX`] and
+//!   [`CHUNK_UNSHARED_BYTES_MAX`] are part of one budget, and where none is left the connection continues with these.
+//! - A connection whose answers are not read has no place in the queue for room, and no granted share. Free room would
+//!   be reserved for it, for up to an hour where it has a READ.
+//! - Half a frame has [`FRAME_TIMEOUT`] to become whole, and a peer [`PEER_WRITE_TIMEOUT`] to take some of its output
+//!   ([`READER_WRITE_TIMEOUT`] while it has a READ: a person may be looking at it), also when it has closed its own
+//!   side.
+//! - A connection that is to make room for others takes no new frame, is sent its pending answers, and is notified.
+//! - An error of framing is reported and ends the connection; an error of one append is reported and the connection
+//!   stays.
+//! - During the shutdown no new frame is taken, and taken appends are answered while the drain lasts.
 
 mod ack_coalescer;
 mod alarm;
@@ -67,7 +69,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Between two looks at whether the READs of a peer that closed its side have ended.
 const READ_END_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What a connection is given by the daemon.
+/// Parts of the daemon that a connection uses.
 #[derive(Clone)]
 pub(crate) struct Service {
     pub(crate) admission: Arc<Admission>,
@@ -75,7 +77,7 @@ pub(crate) struct Service {
     pub(crate) rings: Rings,
     /// Bytes of large frames that are being put together, over all connections.
     pub(crate) assembly: Arc<Quota>,
-    /// What buffers of connections take beyond their own.
+    /// Bytes that buffers of connections use beyond their own.
     pub(crate) buffers: Arc<Quota>,
     pub(crate) handshake_timeout: Duration,
     /// Zero: never.
@@ -84,19 +86,19 @@ pub(crate) struct Service {
     pub(crate) stop: watch::Receiver<bool>,
 }
 
-/// How long a connection waits for others.
+/// Timeouts for a peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerTimeouts {
     /// For a peer that takes nothing of what waits for it,
     pub(crate) write: Duration,
-    /// and for one that reads: a pager at which nobody looks takes nothing;
+    /// and for one that reads: a pager that no person looks at takes nothing;
     pub(crate) reader_write: Duration,
     /// and for one that does not take the ring that it has asked for.
     pub(crate) ring_handover: Duration,
 }
 
 impl PeerTimeouts {
-    /// For how long one may take nothing that reads, or does not.
+    /// The time for which a peer that reads, or does not, may take nothing.
     pub(crate) fn of(self, reads: bool) -> Duration {
         if reads { self.reader_write } else { self.write }
     }
@@ -116,7 +118,7 @@ enum Flow {
     NeedPermit,
     /// The peer must read first.
     OutputFull,
-    /// The peer said BYE, or was told why the connection ends.
+    /// The peer said BYE, or was sent the reason why the connection ends.
     Close,
 }
 
@@ -127,11 +129,11 @@ struct OpenRead {
     cancel: watch::Sender<bool>,
 }
 
-/// What a RING will be answered, with its request id.
+/// Pending answer to a RING, with its request id.
 type Asking = Option<(u32, Pin<Box<dyn Future<Output = Result<(Given, RingRef), ErrorInfo>> + Send>>)>;
 type Waiting<T> = Option<Pin<Box<dyn Future<Output = T> + Send>>>;
 
-/// Where descriptors can go along.
+/// Socket on which descriptors can be sent along.
 pub(crate) trait GiveFds {
     /// Sends bytes and descriptors, as much as can be sent now.
     fn give(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> impl Future<Output = io::Result<usize>> + Send;
@@ -143,29 +145,29 @@ pub(super) struct Connection {
     pub(super) producer: Option<Producer>,
     pub(super) session: Session,
     slot_state: Arc<SlotState>,
-    /// Tells the others whether it owes an answer: then it makes no room.
+    /// Notes for others whether it has a pending answer: then it makes no room.
     pending_answer: PendingAnswer,
     buf: BytesMut,
     chunk: Chunk,
     pub(super) out: BytesMut,
     out_room: OutRoom,
-    /// Since when there is no output, where there is none.
+    /// Time since when there is no output, where there is none.
     out_empty_since: Instant,
-    /// Since when something has waited for the peer, and it took nothing.
+    /// Time since when something has waited for the peer, and it took nothing.
     taking_since: Option<Instant>,
     /// Some of what waits for the peer is of a READ, which may have ended.
     of_read: bool,
     ack_coalescer: AckCoalescer,
     answers: Vec<Answer>,
-    /// Its owner's way to the bytes that may be in flight.
+    /// Its owner's handle for the bytes that may be in flight.
     pub(super) inflight_quota: QuotaHandle,
     admitting: Waiting<Result<Admitted, ErrorInfo>>,
     admitted: Option<Result<Admitted, ErrorInfo>>,
-    /// Since when an append has waited for this connection's share of bytes; until there was room for one.
+    /// Time since when an append has waited for this connection's share of bytes; until there was room for one.
     pub(super) share_since: Option<Instant>,
-    /// Waits until what was logged by rings before is with the journal.
+    /// Waits until everything that rings logged before is with the journal.
     catching_up: Waiting<Result<(), ErrorInfo>>,
-    /// It is, for all that was read so far; or why not.
+    /// It is, for all that was read so far; or the reason why not.
     caught_up: Option<Result<(), ErrorInfo>>,
     assembly: QuotaHandle,
     assembling: Waiting<Option<QuotaGuard>>,
@@ -174,19 +176,19 @@ pub(super) struct Connection {
     reads: HashMap<u32, OpenRead>,
     partial_since: Option<Instant>,
     last_activity: Instant,
-    /// When the bytes that are being handled came.
+    /// Time at which the bytes that are being handled came.
     pub(super) arrival: Arrival,
-    /// What most of a stream repeats, and was checked once.
+    /// The part that most of a stream repeats, checked once.
     known_header: KnownHeader,
     pub(super) known_group: KnownGroup,
     pub(super) verdicts: Vec<Result<clad_journal::Accepted, AppendError>>,
-    /// When WELCOME was sent, by the clock of rings.
+    /// Time at which WELCOME was sent, by the clock of rings.
     welcomed: u64,
     /// A RING that is being answered.
     asking: Asking,
     /// The ring that its appends come by.
     ring: Option<RingRef>,
-    /// The ring that its producer had when it came: unless it goes on with that, or has another, it appends nothing.
+    /// The ring that its producer had when it came: unless it resumes that ring, or has another, it appends nothing.
     met_ring: Option<RingRef>,
     /// The client has said that it will not come back.
     says_bye: bool,
@@ -324,7 +326,7 @@ impl Connection {
                     }
                     self.last_activity = Instant::now();
                     self.slot_state.active(self.last_activity);
-                    (self.catching_up, self.caught_up) = (None, None); // of what came before
+                    (self.catching_up, self.caught_up) = (None, None); // of the input before
                 }
                 caught_up = poll_some(&mut self.catching_up), if self.catching_up.is_some() => {
                     self.catching_up = None;
@@ -356,7 +358,7 @@ impl Connection {
     }
 }
 
-/// What a connection is told that a stop ends.
+/// Error for a connection that a stop ends.
 fn going_down() -> ErrorInfo {
     ErrorInfo::new(ErrorCode::ShuttingDown, "clad is going down").retry_after_ms(1000)
 }

@@ -11,7 +11,7 @@ use crate::ingest::session::Answer;
 
 impl Connection {
     pub(super) fn flush(&mut self, flush: Flush) {
-        // What waits in its ring is covered by no mark.
+        // No watermark covers appends that wait in its ring.
         if self.has_ring()
             && let Some(error) = self.is_overtaking().cloned()
         {
@@ -55,7 +55,7 @@ impl Connection {
     }
 
     pub(super) fn cancel(&mut self, request_id: u32) {
-        // The read itself says where it ends, behind what it has given. One that has ended already has said so.
+        // The read itself reports where it ends, behind what it has given. One that has ended already has done that.
         if let Some(read) = self.reads.get(&request_id) {
             read.cancel.send_replace(true);
         }

@@ -1,7 +1,7 @@
 //! RING: the connection becomes the control of a ring.
 //!
-//! What must hold: a connection has one ring at most, and its appends come by that ring alone: two ways at once would
-//! have two orders. The ring ends with the last connection that holds it.
+//! Invariants: a connection has one ring at most, and its appends come by that ring alone: two ways at once would have
+//! two orders. The ring ends with the last connection that holds it.
 
 use std::io;
 use std::time::Duration;
@@ -15,21 +15,21 @@ use super::{Connection, Flow, GiveFds};
 use crate::ingest::admission::count_refusal;
 use crate::rings::{self, Asker, Given, RingRef, borrowed};
 
-/// How long a client may take to take its ring off the socket.
+/// Time for a client to take its ring off the socket.
 pub(super) const RING_HANDOVER_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Connection {
-    /// Whether its appends come by a ring, or will.
+    /// Returns true if its appends come by a ring, or will.
     pub(super) fn has_ring(&self) -> bool {
         self.ring.is_some() || self.asking.is_some()
     }
 
-    /// Whether its producer has a ring, or had one when it came: then no append comes by this connection itself.
+    /// Returns true if its producer has a ring, or had one when it came: then this connection itself takes no append.
     pub(in crate::ingest) fn appends_by_ring(&self) -> bool {
         self.has_ring() || self.met_ring.is_some()
     }
 
-    /// Whether what was logged by rings before what was read came is with the journal, or it is known why it cannot be.
+    /// Returns true if all that rings logged before this input is with the journal, or it is known why not.
     pub(super) fn comes_behind_the_rings(&mut self) -> bool {
         if self.caught_up.is_some() {
             return true;
@@ -45,12 +45,12 @@ impl Connection {
         self.caught_up.is_some()
     }
 
-    /// Why what came now cannot be taken: what it may have been caused by is not.
+    /// Reason why the current input cannot be taken: records that may have caused it are not in the journal.
     pub(in crate::ingest) fn is_overtaking(&self) -> Option<&ErrorInfo> {
         self.caught_up.as_ref()?.as_ref().err()
     }
 
-    /// Whether the log has lost what came by its ring; true once for each time.
+    /// Returns true if the log has lost records that came by its ring; once for each time.
     pub(super) fn has_lost(&self) -> bool {
         self.ring.as_ref().is_some_and(RingRef::take_lost)
     }
@@ -78,7 +78,7 @@ impl Connection {
         Flow::NeedBytes
     }
 
-    /// Waits for the answer and tells it, with the descriptors.
+    /// Waits for the answer and sends it, with the descriptors.
     pub(super) async fn answer_ring<W: AsyncWrite + GiveFds + Unpin>(&mut self, wr: &mut W) -> io::Result<()> {
         let Some((request_id, answer)) = self.asking.take() else { return Ok(()) };
         let (given, ring_ref) = match answer.await {
@@ -91,7 +91,7 @@ impl Connection {
         };
         (self.ring, self.met_ring) = (Some(ring_ref), None);
         self.slot_state.in_use();
-        // A peer that takes nothing (it is stopped, or asks and never reads) loses its ring by that, and holds up no stop.
+        // A peer that takes nothing (stopped, or never reads) loses its ring by that, and does not delay a stop.
         match tokio::time::timeout(self.service.peer_timeouts.ring_handover, self.give_ring(wr, request_id, &given))
             .await
         {

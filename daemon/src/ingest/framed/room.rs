@@ -1,4 +1,4 @@
-//! Memory and time of a connection: room for what is read next, and how long it may take.
+//! Memory and time of a connection: room for the next read, and timeouts.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use super::{CLOSE_TIMEOUT, Connection, FRAME_TIMEOUT, Flow};
 use crate::ingest::UNSHARED_FRAME_BYTES_MAX;
 use crate::ingest::admission::ADMISSION_TIMEOUT;
 
-/// Silence after which a stream has ended, in either direction, and its buffer is let go.
+/// Silence after which a stream has ended, in either direction, and its buffer is released.
 const STREAM_IDLE_TIMEOUT: Duration = Duration::from_millis(100);
 
 impl Connection {
@@ -23,7 +23,7 @@ impl Connection {
         let mut missing = whole.saturating_sub(self.buf.len());
         if whole > UNSHARED_FRAME_BYTES_MAX && missing > 0 && self.assembled.is_none() {
             if self.buf.len() < UNSHARED_FRAME_BYTES_MAX {
-                missing = UNSHARED_FRAME_BYTES_MAX - self.buf.len(); // nothing is taken for what is only claimed
+                missing = UNSHARED_FRAME_BYTES_MAX - self.buf.len(); // no memory is taken for a length that is only claimed
             } else if let Some(guard) = self.assembly.try_take(whole) {
                 self.assembled = Some(guard);
             } else {
@@ -39,12 +39,12 @@ impl Connection {
         self.buf.reserve(missing.max(self.chunk.step()));
     }
 
-    /// Whether an answer more finds room: else no frame is looked at.
+    /// Returns true if one more answer finds room: else no frame is looked at.
     pub(super) fn has_room_for_answers(&mut self) -> bool {
         self.out_room.has_room_behind(self.out.len())
     }
 
-    /// Gives back what buffers took for a stream that has ended.
+    /// Releases the memory that buffers took for a stream that has ended.
     fn rest(&mut self) {
         if self.out_rests_at().is_some_and(|at| at <= Instant::now()) {
             self.give_out_back();
@@ -74,19 +74,19 @@ impl Connection {
         }
     }
 
-    /// The buffer goes with its part: what is not counted is not kept.
+    /// The buffer goes with its part of the budget: memory that is not counted is not retained.
     pub(super) fn give_out_back(&mut self) {
         if self.out_room.give_back() {
             self.out = BytesMut::new();
         }
     }
 
-    /// When a READ that gives nothing just now has caught up, and follows: until then its next block may be on its way.
+    /// Time at which a silent READ counts as caught up, and follows: until then its next block may be on its way.
     fn out_rests_at(&self) -> Option<Instant> {
         (self.out.is_empty() && self.out_room.is_shared()).then(|| self.out_empty_since + STREAM_IDLE_TIMEOUT)
     }
 
-    /// How long the peer may take nothing.
+    /// Time for which the peer may take nothing.
     pub(super) fn write_timeout(&self) -> Duration {
         match self.slot_state.is_leaving() {
             true => CLOSE_TIMEOUT,
@@ -112,7 +112,7 @@ impl Connection {
             .min()
     }
 
-    /// Whether silence has a bound now: nothing is under way in either direction.
+    /// Returns true if silence has a bound now: nothing is under way in either direction.
     fn idles(&self, flow: Flow) -> bool {
         let bounded = !self.service.idle_timeout.is_zero();
         bounded && flow == Flow::NeedBytes && !self.session.waits() && self.reads.is_empty() && !self.has_ring()
@@ -124,7 +124,7 @@ impl Connection {
         }
         self.rest();
         let text = match self.partial_since {
-            // Who waits for a share is not late with the rest: it is not read.
+            // A frame that waits for a share is not late: it is not read.
             Some(t) if self.assembling.is_none() && t.elapsed() >= FRAME_TIMEOUT => {
                 format!("half a frame, and nothing more for {FRAME_TIMEOUT:?}")
             }
@@ -134,7 +134,7 @@ impl Connection {
             _ if self.idles(flow) && self.last_activity.elapsed() >= self.service.idle_timeout => {
                 "nothing came for too long".to_owned()
             }
-            _ => return false, // what waits for its share is looked at again
+            _ => return false, // a frame that waits for its share is looked at again
         };
         self.fatal(ErrorInfo::new(ErrorCode::IdleTimeout, text));
         true

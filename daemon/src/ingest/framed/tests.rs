@@ -1,4 +1,4 @@
-//! Connections that do not do their part, with times and budgets that a test can wait for.
+//! Connections of faulty peers, with times and budgets that a test can wait for.
 
 use std::io::{Read as _, Write as _};
 use std::net::Shutdown;
@@ -21,7 +21,7 @@ use crate::ingest::reactor::Reactor;
 use crate::metrics;
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
-/// What stands for a minute here.
+/// Short replacement for a minute.
 const SHORT_TIMEOUT: Duration = Duration::from_millis(100);
 const ME: u32 = 1000;
 const ANOTHER: u32 = 1001;
@@ -65,7 +65,7 @@ struct Harness {
     dir: tempfile::TempDir,
 }
 
-/// A peer, and when the daemon is done with it.
+/// A peer, and the time at which the daemon is done with it.
 struct Client {
     stream: UnixStream,
     buf: BytesMut,
@@ -115,7 +115,7 @@ impl Harness {
         self.connection_slots.take(Owner::Uid(uid), metrics::Transport::Unix)
     }
 
-    /// Places of others, one each: what one user leaves free is taken.
+    /// Places of others, one each: whatever one user leaves free is taken.
     fn others(&self, count: u32) -> Vec<ConnectionSlot> {
         (1..=count).map(|uid| self.take_slot(uid).expect("it is free")).collect()
     }
@@ -186,7 +186,7 @@ impl Client {
         let mut pings = BytesMut::new();
         (0..1000).for_each(|_| encode_ping(&mut pings, 1));
         self.stream.set_write_timeout(Some(SHORT_TIMEOUT)).unwrap();
-        // What was cut in the middle goes on there.
+        // A frame that was cut in the middle continues there.
         let mut at = 0;
         while let Ok(sent) = self.stream.write(&pings[at..]) {
             at = (at + sent) % pings.len();
@@ -203,7 +203,7 @@ impl Client {
         self.send(|out| read.encode(out));
     }
 
-    /// Takes all that its READ gives, to its end or until there is no more: so many records.
+    /// Takes all that its READ gives, to its end or until there is no more; returns the number of records.
     fn records(&mut self) -> u64 {
         let mut read = 0;
         loop {
@@ -259,7 +259,7 @@ fn a_peer_that_has_closed_its_side_and_takes_nothing_is_disconnected() {
     assert_eq!(harness.connection_slots.open(), 0);
 }
 
-/// A pager at which nobody looks.
+/// A pager that no person looks at.
 #[test]
 fn a_reader_may_rest_for_longer() {
     const RECORDS: u64 = 64;
@@ -272,8 +272,8 @@ fn a_reader_may_rest_for_longer() {
     assert_eq!(reader.records(), RECORDS);
 }
 
-/// All of its READ is given, which has ended, and the last of it waits in buffers: it may rest all the same, also when it has
-/// closed its own side. Once it has taken everything it is a peer as any other.
+/// All of its READ is given, which has ended, and the last of it waits in buffers: it may rest all the same, also when
+/// it has closed its own side. Once it has taken everything it is a normal peer.
 #[test]
 fn a_reader_may_rest_before_it_takes_the_last_of_what_it_read() {
     // More than a socket holds, and less than waits behind it, the end included.
@@ -319,7 +319,7 @@ fn who_makes_room_is_notified_and_answered_and_the_others_stay() {
     assert_eq!(harness.connection_slots.open(), 6);
 }
 
-/// What was taken of it is answered to the last append, and nothing more is taken.
+/// Its taken appends are answered to the last one, and nothing more is taken.
 #[test]
 fn who_makes_room_in_the_middle_of_its_appends_is_owed_nothing_at_the_end() {
     const APPENDS: u64 = 200;
@@ -341,7 +341,7 @@ fn who_makes_room_in_the_middle_of_its_appends_is_owed_nothing_at_the_end() {
             }
         });
         let Some(Frame::Accepted(first)) = busy.frame() else { panic!("it is taken") };
-        // Not while it is owed an answer.
+        // Not while it has a pending answer.
         let began = Instant::now();
         let _another = loop {
             if let Some(another) = harness.take_slot(ANOTHER) {
@@ -366,7 +366,7 @@ fn who_makes_room_in_the_middle_of_its_appends_is_owed_nothing_at_the_end() {
     }
 }
 
-/// Though it reads nothing of what it is owed, and will not see why; also when it has closed its side.
+/// A peer that does not read its pending answers, and will not see why; also when it has closed its side.
 #[test]
 fn who_takes_nothing_makes_room_all_the_same() {
     let mut harness = Harness::new(4);
@@ -397,7 +397,7 @@ fn who_takes_nothing_makes_room_all_the_same() {
     }
 }
 
-/// Who waits in the queue and reads nothing has no place in it, and no share that was granted to him.
+/// A peer that waits in the queue and reads nothing has no place in it, and no share that was granted to it.
 #[test]
 fn who_reads_no_answers_holds_no_room_for_appends() {
     let mut harness = Harness::new(10);
@@ -456,7 +456,7 @@ fn a_crowd_that_reads_nothing_holds_its_part_of_the_buffers_and_the_rest_is_serv
         mine.ping(id);
         others.ping(id);
     }
-    // Who reads at last is answered, and goes on.
+    // A peer that reads at last is answered, and continues.
     let slow = &mut crowd[0];
     for _ in 0..1000 {
         assert!(matches!(slow.frame(), Some(Frame::Pong(1))));
@@ -469,7 +469,7 @@ fn a_crowd_that_reads_nothing_holds_its_part_of_the_buffers_and_the_rest_is_serv
     }
 }
 
-/// What a stream took for large reads is given back when it rests, not when it goes on.
+/// The memory that a stream took for large reads is given back when the stream rests, not when it continues.
 #[test]
 fn a_stream_that_rests_gives_its_buffer_back() {
     const PINGS: usize = 50_000;
@@ -496,8 +496,8 @@ fn a_stream_that_rests_gives_its_buffer_back() {
     }
 }
 
-/// What a READ took while it caught up is given back when it follows and nothing comes, though it has not ended; and it goes
-/// on. Its appends' sequences go on, too.
+/// The memory that a READ took while it caught up is given back when it follows and nothing comes, though it has not
+/// ended. It continues, and so do its appends' sequences.
 #[test]
 fn a_reader_that_follows_and_rests_gives_its_room_back() {
     const RECORDS: u64 = 64;
@@ -525,7 +525,7 @@ fn a_reader_that_follows_and_rests_gives_its_room_back() {
     follower.ping(1);
 }
 
-/// It asks for a ring and does not take it off the socket: that ends its connection, and the ring with it. Nothing else would.
+/// It asks for a ring and does not take it off the socket: only that ends its connection, and the ring with it.
 #[test]
 fn who_does_not_take_the_ring_that_was_given_loses_it() {
     let mut harness = Harness::new(10);
@@ -543,7 +543,7 @@ fn who_does_not_take_the_ring_that_was_given_loses_it() {
         }
         let (mut client, far) = harness.client_and_far(ME);
         if !takes {
-            // Its socket is full before it asks, as that of one who has stopped reading.
+            // Its socket is full before it asks, as that of a stopped reader.
             let far = UnixStream::from(far);
             while matches!(rustix::net::send(&far, &[0; 4096], rustix::net::SendFlags::DONTWAIT), Ok(1..)) {}
         }

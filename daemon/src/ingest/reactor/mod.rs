@@ -1,24 +1,26 @@
-//! The ingest threads: they serve the connections of the framed protocol, and make the writes that these owe.
+//! The ingest threads: they serve the connections of the framed protocol, and make their deferred writes.
 //!
-//! An append that goes alone is dearer by its hand-overs than by its write: from the thread that reads the socket to one
-//! that may block, and back. So these threads may block: they are no workers of the runtime that serves everything else.
-//! One of them, the leader, waits for the sockets; as soon as it has something to do it leads no more, and from then on
-//! the sockets wake one of those who rest, who leads then. Whoever has nothing left to do and finds no leader leads.
+//! An append that goes alone is dearer by its hand-overs than by its write: from the thread that reads the socket to
+//! one that may block, and back. So these threads may block: they are no workers of the runtime that serves everything
+//! else. One of them, the leader, waits for the sockets. As soon as it has a task it stops leading. From then on the
+//! sockets wake a resting thread, which leads then. A thread without a task that finds no leader leads.
 //!
-//! What must hold:
-//! - **A thread goes to the disk only with nothing else to do**: every task that is ready was run, and what becomes ready
-//!   meanwhile is another thread's, which is woken for it if it rests. At most one of them is at the disk at a time, as
-//!   nothing is owed while something is under way; there are at least two.
-//! - **An owed write is soon made, or handed over**: at the end of a round, and after [`DEFERRED_WRITE_TASKS_MAX`] tasks or [`DEFERRED_WRITE_DELAY_MAX`] at the
-//!   latest, and the task that runs then.
-//! - **Nobody polls for long ([`Backoff`]), and no wake-up is lost**: a thread rests only when, under the lock of the queue,
-//!   nothing is ready; who makes something ready wakes one who sleeps, unless one is awake who will look.
-//! - **Tasks that are always ready keep nobody's socket from being looked at**: with no leader there, who runs tasks looks
-//!   at the sockets each [`TASK_TURN_MAX`] at the latest.
-//! - A task that panics ends alone; one that never has enough gives way after [`TASK_OPERATIONS_MAX`] operations, or [`TASK_TURN_MAX`].
+//! Invariants:
+//! - **A thread goes to the disk only with nothing else to do**: every ready task was run. Tasks that become ready
+//!   meanwhile are another thread's, which is woken for them if it rests. At most one thread is at the disk at a time,
+//!   as no write is deferred while another is under way; there are at least two threads.
+//! - **A deferred write is soon made, or handed over**: at the end of a round, and after [`DEFERRED_WRITE_TASKS_MAX`]
+//!   tasks or [`DEFERRED_WRITE_DELAY_MAX`] at the latest, and the task that runs then.
+//! - **No thread polls for long ([`Backoff`]), and no wake-up is lost**: a thread rests only when, under the lock of
+//!   the queue, nothing is ready. Code that makes a task ready wakes a sleeping thread, unless one is awake that will
+//!   look.
+//! - **Tasks that are always ready do not keep any socket from being looked at**: without a leader, a thread that runs
+//!   tasks looks at the sockets each [`TASK_TURN_MAX`] at the latest.
+//! - A task that panics ends alone; an endless one gives way after [`TASK_OPERATIONS_MAX`] operations, or
+//!   [`TASK_TURN_MAX`].
 //! - A panic anywhere else ends the process ([`crate::defect`]).
-//! - **No task is run once the runtime goes** ([`Reactor::end`]): timers, and what connections spawn, are the runtime's, and a
-//!   timer that is asked then panics.
+//! - **No task is run once the runtime goes** ([`Reactor::end`]): timers, and the tasks that connections spawn, are the
+//!   runtime's, and a timer that is polled then panics.
 
 mod poll;
 mod queue;
@@ -46,20 +48,20 @@ pub(crate) use self::socket::Socket;
 use self::socket::Source;
 use crate::defect::ends_clad;
 
-/// Tasks that are run at most while a write is owed,
+/// Tasks that are run at most while a write is deferred,
 const DEFERRED_WRITE_TASKS_MAX: u32 = 64;
 /// and the time that they may take: twice what the appends of a full round of small ones do.
 const DEFERRED_WRITE_DELAY_MAX: Duration = Duration::from_millis(2);
 /// Reads and writes of a task in one turn.
 const TASK_OPERATIONS_MAX: u32 = 32;
-/// For so long one task goes on at most before others have their turn, and a thread with tasks looks at no socket.
+/// The longest that one task runs before others have their turn, and that a thread with tasks looks at no socket.
 const TASK_TURN_MAX: Duration = Duration::from_millis(1);
-/// Events that are taken at once: what is above goes to another thread that rests.
+/// Events that are taken at once: any beyond go to another thread that rests.
 const EVENTS_PER_POLL_MAX: usize = 32;
-/// What such a thread is called where it cannot go on.
+/// Name of such a thread in the report of a panic.
 const THREAD_DESCRIPTION: &str = "an ingest thread";
 
-/// The threads. Clones are the same ones; with the last they end.
+/// Handle of the threads. Clones share them; with the last clone they end.
 #[derive(Clone)]
 pub(crate) struct Reactor(Arc<Owner>);
 
@@ -74,7 +76,7 @@ impl Drop for Owner {
 struct Shared {
     queue: Queue<Runnable>,
     sources: Mutex<Sources>,
-    /// Of each thread: how often it began or ended a task.
+    /// For each thread: number of times it began or ended a task.
     turns: Vec<AtomicU64>,
     /// No further task is run.
     ended: AtomicBool,
@@ -113,7 +115,7 @@ thread_local! {
     static DEFERRED_WRITE: Cell<Option<DeferredWrite>> = const { Cell::new(None) };
 }
 
-/// Leaves a write that is owed to this thread, if it is one of the crew's in a task; or has it made by others.
+/// Leaves a deferred write to this thread, if it is an ingest thread in a task; else other threads make it.
 pub(crate) fn defer_write(deferred_write: DeferredWrite) {
     if AT.get() == At::Task {
         DEFERRED_WRITE.set(Some(match DEFERRED_WRITE.take() {
@@ -123,7 +125,7 @@ pub(crate) fn defer_write(deferred_write: DeferredWrite) {
     }
 }
 
-/// How long a write has been owed.
+/// Age of a deferred write.
 #[derive(Debug, Default)]
 struct DeferralLimit {
     since: Option<Instant>,
@@ -131,7 +133,7 @@ struct DeferralLimit {
 }
 
 impl DeferralLimit {
-    /// Whether one more task may be run before the write, if one is owed.
+    /// Returns true if one more task may be run before the write, if one is deferred.
     fn may_run_task(&mut self, deferred_write: bool, now: Instant) -> bool {
         if !deferred_write {
             *self = Self::default();
@@ -143,7 +145,7 @@ impl DeferralLimit {
     }
 }
 
-/// Counts an operation of the task that runs; `false`: others are to have their turn.
+/// Counts an operation of the running task; `false`: others are to have their turn.
 fn operate() -> bool {
     let left = OPERATIONS_LEFT.get();
     OPERATIONS_LEFT.set(left.saturating_sub(1));
@@ -176,7 +178,7 @@ impl Reactor {
         Ok(reactor)
     }
 
-    /// Takes over a connected stream. Both halves are to be used by one task of this crew.
+    /// Takes over a connected stream. Both halves are to be used by one task of this reactor.
     pub(crate) fn adopt(&self, stream: impl Into<OwnedFd>) -> io::Result<(Socket, Socket)> {
         Source::adopt(&self.0.0, stream.into())
     }
@@ -189,8 +191,9 @@ impl Reactor {
         runnable.schedule();
     }
 
-    /// Runs no further task, and waits until the threads are gone, but no longer than this: one may be at a disk that hangs, and
-    /// runs none when it comes back. Says whether they are. To be called before the runtime goes.
+    /// Runs no further task, and waits until the threads are gone, but at most `longest`: a thread may be at a disk
+    /// that hangs, and runs no task when it comes back. Returns true if they are gone. To be called before the runtime
+    /// goes.
     pub(crate) fn end(&self, longest: Duration) -> bool {
         let shared = &self.0.0;
         shared.ended.store(true, Ordering::SeqCst);
@@ -199,7 +202,7 @@ impl Reactor {
         *threads.unwrap_or_else(PoisonError::into_inner).0 == 0
     }
 
-    /// How often each thread began or ended a task: an odd number twice is one that is still in the same.
+    /// Number of times each thread began or ended a task: the same odd number twice means that it is still in one task.
     pub(crate) fn turns(&self) -> impl Iterator<Item = u64> {
         self.0.0.turns.iter().map(|turns| turns.load(Ordering::Relaxed))
     }
@@ -220,7 +223,7 @@ impl Shared {
             match (task, deferred_write) {
                 (Some(task), deferred_write) => {
                     let now = Instant::now();
-                    // Dropped, it is handed over.
+                    // When dropped, it is handed over.
                     DEFERRED_WRITE
                         .set(deferral.may_run_task(deferred_write.is_some(), now).then_some(deferred_write).flatten());
                     self.run(task, at, now);

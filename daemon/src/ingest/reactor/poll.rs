@@ -1,4 +1,4 @@
-//! What a thread of the crew waits on, and how long it looks before it sleeps.
+//! Poll of an ingest thread, and the time it spins before it sleeps.
 
 use std::io;
 use std::num::NonZero;
@@ -9,13 +9,13 @@ use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
-/// What the bell is called. Everything else in an epoll of the crew is called by another number.
+/// Event number of the bell. Everything else in an epoll of the reactor has another number.
 pub(super) const BELL: u64 = 0;
-/// What the sockets together are called where helpers wait.
+/// Event number of the sockets together where helpers wait.
 const SOCKETS: u64 = 1;
 const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
-/// What has happened. As many are taken at once as there is room for.
+/// Events that have happened. As many are taken at once as there is room for.
 pub(super) type Events = Vec<epoll::Event>;
 
 /// An epoll with a bell in it.
@@ -32,9 +32,9 @@ impl Poll {
         Ok(Self { epoll, bell })
     }
 
-    /// Wakes one who waits, or the next who does.
+    /// Wakes a waiting thread, or the next that waits.
     pub(super) fn ring(&self) {
-        // It can only fail where it was rung as often as a u64 can tell and nobody ever looked.
+        // It can only fail if it was rung as often as a u64 can count and no thread ever looked.
         let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
     }
 
@@ -54,12 +54,12 @@ impl Poll {
         let _ = epoll::wait(&self.epoll, spare_capacity(events), timeout);
     }
 
-    /// Wakes those who wait here by what happens there as well: one, once, each time that it is said by [`Self::watch`].
+    /// Wakes the threads that wait here by events there as well: one thread, once for each call of [`Self::watch`].
     pub(super) fn adopt(&self, other: &Self) -> io::Result<()> {
         Ok(epoll::add(&self.epoll, &other.epoll, EventData::new_u64(SOCKETS), EventFlags::IN | EventFlags::ONESHOT)?)
     }
 
-    /// Whether to, from now on; also for what has happened there already.
+    /// Turns that on or off from now on; also for events that have happened there already.
     pub(super) fn watch(&self, other: &Self, on: bool) {
         let events = if on { EventFlags::IN | EventFlags::ONESHOT } else { EventFlags::empty() };
         // It fails for descriptors that are not there, and this one is.
@@ -67,22 +67,23 @@ impl Poll {
     }
 }
 
-/// How long the leader looks again and again before it sleeps.
+/// Time that the leader spins before it sleeps.
 ///
-/// A wake-up from another processor costs several microseconds on both, and a client that sends one append after the
-/// other sends the next one just then. What must hold: who has nothing to do burns nothing. It is looked only where the
-/// last [`SHORT_WAITS_BEFORE_SPIN`] waits were shorter than [`SPIN_DURATION_MAX`], and the first that is longer ends it: a rest costs one look too many.
+/// A wake-up from another processor costs several microseconds on both. A client that sends append after append sends
+/// the next one just then. Invariant: an idle thread burns nothing. It spins only where the last
+/// [`SHORT_WAITS_BEFORE_SPIN`] waits were shorter than [`SPIN_DURATION_MAX`], and the first longer wait ends it: a rest
+/// costs one spin too many.
 #[derive(Debug)]
 pub(super) struct Backoff {
     /// Waits in a row that were short.
     short_waits: u32,
-    /// With a single processor, what is waited for cannot happen meanwhile.
+    /// With a single processor, the awaited event cannot happen meanwhile.
     enabled: bool,
 }
 
-/// The longest look: somewhat more than a client needs to take an answer and to send on.
+/// The longest spin: somewhat more than a client needs to take an answer and to send on.
 const SPIN_DURATION_MAX: Duration = Duration::from_micros(25);
-/// So many short waits in a row, before it is looked.
+/// Number of short waits in a row, before it spins.
 const SHORT_WAITS_BEFORE_SPIN: u32 = 4;
 
 impl Backoff {
@@ -94,12 +95,12 @@ impl Backoff {
         Self { short_waits: 0, enabled: processors > 1 }
     }
 
-    /// Whether to look once more, so long after the wait began.
+    /// Returns true if it should look once more, `waited` after the wait began.
     pub(super) fn should_spin(&self, waited: Duration) -> bool {
         self.enabled && self.short_waits >= SHORT_WAITS_BEFORE_SPIN && waited < SPIN_DURATION_MAX
     }
 
-    /// A wait is over that took so long.
+    /// Notes that a wait of this length is over.
     pub(super) fn waited(&mut self, waited: Duration) {
         self.short_waits = if waited < SPIN_DURATION_MAX { self.short_waits.saturating_add(1) } else { 0 };
     }

@@ -1,5 +1,5 @@
-//! The queue of the ingest threads: who leads, who rests, and who wakes whom. What must hold stands in `mod.rs`; what these
-//! threads share is in here, and `models/src/reactor` tries it in every order.
+//! The queue of the ingest threads: leader, resting threads, and wake-ups. `mod.rs` states the invariants; state that
+//! these threads share is in here, and `models/src/reactor` tries it in every order.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,10 +12,10 @@ use crate::sync::{Mutex, MutexGuard};
 /// Ready tasks that one thread makes of its own events before it asks for help.
 const TASKS_WITHOUT_HELP_MAX: usize = 8;
 
-/// What a thread is doing.
+/// State of a thread.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum At {
-    /// It is none of ours.
+    /// It is no ingest thread.
     Elsewhere,
     /// It runs a task.
     Task,
@@ -23,19 +23,19 @@ pub(super) enum At {
     Between,
 }
 
-/// Who waits for the sockets.
+/// Leader: the thread that waits for the sockets.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Leader {
-    /// Nobody: who rests is woken by them.
+    /// None: the sockets wake a resting thread.
     #[default]
     None,
-    /// One who is awake, and looks at the queue before it sleeps.
+    /// A thread that is awake, and looks at the queue before it sleeps.
     Looks,
-    /// One who sleeps.
+    /// A thread that sleeps.
     Sleeps,
 }
 
-/// What the threads share, under one lock.
+/// State that the threads share, under one lock.
 pub(super) struct Ready<T> {
     pub(super) tasks: VecDeque<T>,
     leader: Leader,
@@ -46,11 +46,11 @@ pub(super) struct Ready<T> {
     stop: bool,
 }
 
-/// The ready tasks, and those who wait for them.
+/// The ready tasks, and the threads that wait for them.
 pub(super) struct Queue<T> {
-    /// What the leader waits on: the sockets.
+    /// Poll of the leader: the sockets.
     pub(super) sockets: Poll,
-    /// What the others wait on: to be called for help, and the sockets while nobody leads.
+    /// Poll of the others: calls for help, and the sockets while no thread leads.
     help: Poll,
     ready: Mutex<Ready<T>>,
 }
@@ -74,7 +74,7 @@ impl<T> Queue<T> {
         self.help.ring();
     }
 
-    /// Makes a task ready; `at` is what the thread does that calls.
+    /// Makes a task ready; `at` is the state of the calling thread.
     pub(super) fn push(&self, task: T, at: At) {
         let mut ready = self.ready();
         ready.tasks.push_back(task);
@@ -97,7 +97,7 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Waits until something is ready; `false` at the end. `tell` makes ready what the events are about.
+    /// Waits until a task is ready; `false` at the end. `dispatch` makes ready the tasks that the events are about.
     pub(super) fn rest(&self, backoff: &mut Backoff, events: &mut Events, dispatch: impl FnOnce(&Events)) -> bool {
         let mut ready = self.ready();
         if ready.stop {
@@ -124,12 +124,12 @@ impl<T> Queue<T> {
         true
     }
 
-    /// Waits for the sockets, and makes what they bring ready. From then on who rests is woken by them, until somebody
-    /// leads again.
+    /// Waits for the sockets, and makes the tasks of their events ready. From then on the sockets wake a resting
+    /// thread, until a thread leads again.
     fn lead(&self, backoff: &mut Backoff, events: &mut Events, dispatch: impl FnOnce(&Events)) {
         let began = Instant::now();
         let mut found = false;
-        events.clear(); // what was waited for before is not told again
+        events.clear(); // earlier events are not reported again
         while !found && backoff.should_spin(began.elapsed()) {
             self.sockets.look(events);
             found = !events.is_empty() || !self.ready().tasks.is_empty();
@@ -143,20 +143,20 @@ impl<T> Queue<T> {
         self.lead_no_more();
     }
 
-    /// Makes ready what the sockets have by now, unless there is a leader, who does.
+    /// Makes ready the tasks of events that the sockets have by now, unless there is a leader, which does.
     pub(super) fn glance(&self, events: &mut Events, dispatch: impl FnOnce(&Events)) {
         let mut ready = self.ready();
         if ready.leader != Leader::None {
             return;
         }
-        ready.leader = Leader::Looks; // so that nobody else begins to sleep over a bell that is taken here
+        ready.leader = Leader::Looks; // so that no other thread begins to sleep over a bell that is taken here
         drop(ready);
         self.sockets.look(events);
         dispatch(events);
         self.lead_no_more();
     }
 
-    /// Under the lock, so that who rests is woken by the sockets just when the lock says that nobody leads.
+    /// Under the lock, so that the sockets wake a resting thread exactly when the lock says that no thread leads.
     fn lead_no_more(&self) {
         let mut ready = self.ready();
         self.help.watch(&self.sockets, true);

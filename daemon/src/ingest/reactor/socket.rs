@@ -1,12 +1,12 @@
-//! A stream socket of the crew's epoll.
+//! A stream socket of the reactor's epoll.
 //!
-//! What must hold:
-//! - **No readiness is lost.** Events come on edges. What was told is forgotten before the call that it allows, so that an
-//!   event during the call stays; and after a note was left of who waits, it is looked at once more.
-//! - **No event that nobody waits for.** Room to write is asked for only while there is none: a socket that tells it all
-//!   the time wakes a thread here each time the peer takes an answer.
-//! - A read that did not fill its buffer has emptied the socket: what comes later is a new event. An end or an error was
-//!   told with what came before it, and is kept in mind until it was read.
+//! Invariants:
+//! - **No readiness is lost.** Events come on edges. A reported event is cleared before the call that it allows, so
+//!   that an event during the call stays. After a waiter was noted, the state is looked at once more.
+//! - **No event without a waiter.** Room to write is asked for only while there is none: a socket that always reports
+//!   it wakes a thread here each time the peer takes an answer.
+//! - A read that did not fill its buffer has emptied the socket: later bytes are a new event. An end or an error was
+//!   reported with the bytes before it, and is remembered until it was read.
 
 use std::future::poll_fn;
 use std::io;
@@ -61,7 +61,7 @@ impl Source {
         Ok((Socket(source.clone()), Socket(source)))
     }
 
-    /// What the epoll says.
+    /// Notes events of the epoll.
     pub(super) fn happened(&self, flags: EventFlags) {
         let mut state = 0;
         if flags.contains(EventFlags::IN) {
@@ -78,12 +78,12 @@ impl Source {
         waiting.inspect(Waker::wake_by_ref);
     }
 
-    /// Asks to be told of these events from now on; those that are already there are told at once.
+    /// Asks for these events from now on; those that are already there are reported at once.
     fn ask(&self, events: EventFlags) -> io::Result<()> {
         Ok(epoll::modify(&self.reactor.queue.sockets.epoll, &self.fd, EventData::new_u64(self.key), events)?)
     }
 
-    /// Calls as soon as it may succeed. The call says how much it did, and whether there may be more to do at once.
+    /// Calls as soon as it may succeed. The call returns how much it did, and whether there may be more to do at once.
     fn poll<T>(
         &self,
         context: &Context<'_>,
@@ -94,7 +94,7 @@ impl Source {
         loop {
             if self.state.load(Ordering::Acquire) & (wanted | sticky) == 0 {
                 self.wait(context);
-                // Once: asked again, what lasts (the other side has closed) would be told again, and wake who waits, and so on.
+                // Once: asked again, a lasting state (the other side has closed) would be reported and wake again.
                 if wanted == WRITE && self.state.fetch_or(ASKED, Ordering::AcqRel) & ASKED == 0 {
                     self.ask(INPUT | EventFlags::OUT)?;
                 }
@@ -144,7 +144,7 @@ impl Source {
 }
 
 impl Socket {
-    /// What makes it seem that the other side has closed: nothing more is read than what has come, and its task is woken.
+    /// Makes it seem that the other side has closed: only bytes that came already are read, and its task is woken.
     pub(crate) fn ender(&self) -> impl Fn() + Send + Sync + use<> {
         let source = Arc::downgrade(&self.0);
         move || {
@@ -184,7 +184,7 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(())) // nothing is kept here
+        Poll::Ready(Ok(())) // nothing is buffered here
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -204,7 +204,7 @@ impl AsFd for Socket {
 
 impl GiveFds for Socket {
     async fn give(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
-        // Where the peer is not known nothing is given: over a network the kernel refuses it.
+        // Where the peer is not known no descriptor is sent: over a network the kernel refuses it.
         poll_fn(|context| self.0.poll_send(context, |fd| fds::send(fd, bytes, fds))).await
     }
 }

@@ -1,4 +1,4 @@
-//! The crew with real sockets: nobody is forgotten, nobody waits for another's disk, and nothing is burnt.
+//! The reactor with real sockets: no task is forgotten, no task waits for another's disk, and nothing is burnt.
 
 use std::future::Future;
 use std::os::unix::net::UnixStream;
@@ -59,7 +59,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Turns that threads began and ended, once nobody is within one, and none has begun for a while.
+/// Turns that threads began and ended, once no thread is within one, and none has begun for a while.
 fn at_rest(reactor: &Reactor) -> u64 {
     let began = Instant::now();
     loop {
@@ -95,7 +95,7 @@ fn many_connections_each_get_every_answer_and_end() {
     until("what the sockets left", || reactor.0.0.sources().known.is_empty());
 }
 
-/// A thread that is in a call that lasts (as one at a disk is) holds up its own task alone, whoever led before.
+/// A thread in a call that lasts (as one at a disk is) holds up its own task alone, whichever thread led before.
 #[test]
 fn a_thread_that_blocks_holds_up_no_socket() {
     let (_runtime, reactor) = reactor(2);
@@ -117,7 +117,7 @@ fn a_thread_that_blocks_holds_up_no_socket() {
     }
 }
 
-/// From threads that are none of the crew's, at any moment: while it sleeps, while it looks, while it runs.
+/// From threads that are no ingest threads, at any moment: while it sleeps, while it looks, while it runs.
 #[test]
 fn what_others_make_ready_is_run() {
     let (runtime, reactor) = reactor(2);
@@ -206,7 +206,7 @@ fn tasks_that_are_always_ready_keep_nobody_from_being_heard() {
             }
         });
     }
-    thread::sleep(Duration::from_millis(50)); // all of them are on their way, and nobody looks any more
+    thread::sleep(Duration::from_millis(50)); // all of them are on their way, and no thread looks any more
     let (mut new, (mut rd, mut wr)) = pair(&reactor);
     reactor.spawn(async move { echo(&mut rd, &mut wr).await });
     for n in 0..20 {
@@ -216,7 +216,7 @@ fn tasks_that_are_always_ready_keep_nobody_from_being_heard() {
     ended.store(true, Ordering::SeqCst);
 }
 
-/// The kernel tells room to write each time a peer has read; who waits for none is not woken for it, also if it once did.
+/// The kernel reports room to write each time a peer has read; that wakes no task that waits for none, or once did.
 #[test]
 fn who_takes_an_answer_wakes_nobody() {
     const ANSWERS: usize = 100;
@@ -247,7 +247,7 @@ fn who_takes_an_answer_wakes_nobody() {
     assert_eq!(at_rest(&reactor), before);
 }
 
-/// The kernel would tell again and again that it has closed, and that is no room.
+/// The kernel would report again and again that it has closed, and that is no room.
 #[test]
 fn who_has_closed_its_side_and_takes_nothing_wakes_nobody() {
     const OVERSIZED_WRITE_BYTES: usize = 4 << 20;
@@ -276,8 +276,8 @@ fn with_the_last_handle_the_threads_end() {
     until("the end of the threads", || shared.upgrade().is_none());
 }
 
-/// A connection that a stop did not wait for has a timer, which wakes it when the runtime goes, and panics if it is asked then.
-/// Another has always something to do.
+/// A connection that a stop did not wait for has a timer. The timer wakes it when the runtime goes, and panics if it is
+/// polled then. Another connection has always something to do.
 #[test]
 fn once_it_was_ended_no_task_runs() {
     let (runtime, reactor) = reactor(2);
@@ -326,7 +326,7 @@ fn it_looks_only_after_short_waits_and_a_long_one_ends_that() {
     assert!(!alone.should_spin(Duration::ZERO), "what it waits for cannot happen meanwhile");
 }
 
-/// What a thread holds between its tasks would be held for ever: a process of its own shows how that ends.
+/// State that a thread holds between its tasks would be held for ever: a process of its own shows how that ends.
 #[test]
 fn a_panic_outside_of_a_task_ends_the_process() {
     const HERE: &str = "CLAD_TEST_PANIC_OUTSIDE_OF_A_TASK";

@@ -1,4 +1,4 @@
-//! How rings are given, limited, shared between users, and lost; and what is said while they are not drained.
+//! Rings: given, limited, shared between users, and lost; and the reports while they are not drained.
 
 use clad_proto::frame::RingWanted;
 use clad_proto::{ErrorCode, ErrorInfo};
@@ -21,14 +21,14 @@ fn runtime() -> tokio::runtime::Runtime {
 
 const NEW: RingWanted = RingWanted { request_id: 1, known: None, clock_ns: 1, bytes: 0 };
 
-/// What somebody who asks for a ring is told. Nobody drains.
+/// Refusal of a request for a ring. No thread drains.
 fn refusal_of(shared: &Arc<Shared>, wanted: RingWanted, asker: Asker) -> ErrorInfo {
     let rings = Rings(Some(shared.clone()));
     runtime().block_on(rings.give(wanted, asker)).map(drop).expect_err("no ring")
 }
 
-/// The drain does not get on: who asks for a ring, or comes back to the one he has, is told so in time, and that says nothing
-/// of what is in it. What comes too late is not taken for an answer.
+/// The drain does not respond: a client that asks for a ring, or comes back to its own, gets an error in time. The
+/// error says nothing of the content of the ring. An answer that comes too late does not count.
 #[test]
 fn nobody_waits_for_ever_for_a_drain_that_does_not_get_on() {
     let mut harness = Harness::new(16);
@@ -49,7 +49,7 @@ fn nobody_waits_for_ever_for_a_drain_that_does_not_get_on() {
     assert_eq!(harness.stored(program.producer), ["still there"]);
 }
 
-/// What would hold up a ring from its first record on is told where it is asked for.
+/// An obstacle to a ring's first record is reported where the ring is asked for.
 #[test]
 fn the_table_of_producers_is_asked_before_a_ring_is_given() {
     let mut harness = Harness::new(1);
@@ -64,7 +64,7 @@ fn the_table_of_producers_is_asked_before_a_ring_is_given() {
     assert_eq!(harness.shared.registry.totals().0, 1, "nothing was given");
 }
 
-/// A reload is for the rings that are given out from then on, as it is for connections.
+/// A reload applies to the rings that are given out from then on, as it does to connections.
 #[test]
 fn a_ring_keeps_the_limits_that_it_was_given_with() {
     let mut harness = Harness::new(16);
@@ -80,7 +80,7 @@ fn a_ring_keeps_the_limits_that_it_was_given_with() {
     assert_eq!((before.code(0), after.code(0)), (Some(0), Some(ErrorCode::AppendTooLarge.number().into())));
 }
 
-/// Rings of an earlier daemon may be larger than any that are given out now: they count as what they are.
+/// Rings of an earlier daemon may be larger than any that are given out now: they count with their own size.
 #[test]
 fn a_user_has_a_share_of_the_memory_too() {
     let harness = Harness::new(16);
@@ -102,8 +102,8 @@ fn a_user_has_a_share_of_the_memory_too() {
     );
 }
 
-/// One user's rings are full, and filled again as soon as there is room. Another's record is behind what was there before
-/// it, and before all that comes later: nobody's flood is endless for anybody else.
+/// One user's rings are full, and filled again as soon as there is room. Another's record is behind what was there
+/// before it, and before all that comes later: no user's flood is endless for another.
 #[test]
 fn a_users_flood_goes_before_nobody_who_was_there_first() {
     const FLOODS: u8 = 4;
@@ -141,7 +141,7 @@ fn a_users_flood_goes_before_nobody_who_was_there_first() {
     assert!(after > 0, "the flood went on");
 }
 
-/// What an append by a socket waits for is looked at every second: so the pages know that all of them are refused.
+/// The wait of an append by a socket is checked every second: so the pages know that all of them are refused.
 #[test]
 fn it_is_seen_that_whoever_comes_by_a_socket_waits_for_the_rings() {
     let mut harness = Harness::new(16);
@@ -157,7 +157,7 @@ fn it_is_seen_that_whoever_comes_by_a_socket_waits_for_the_rings() {
     harness.until("nobody waits", |_| looks() == (None, None));
 }
 
-/// The ring of a program as the keeper gives it to the next daemon, which waits for its client.
+/// The ring of a program as the fd store gives it to the next daemon, which waits for its client.
 fn stored(ring: &Ring) -> StoredRing {
     let fds = ring.drain().client_fds();
     let fds = [fds.ring, fds.waker].map(|fd| duplicate(fd).expect("a descriptor")).into();
@@ -165,8 +165,8 @@ fn stored(ring: &Ring) -> StoredRing {
     StoredRing { note: Note { pid: 0, pid_start: 0, ..ring.registered.note }, fds }
 }
 
-/// The next daemon has another log, or has lost the end of its own: what the ring had given back is in neither. Where its
-/// producer was forgotten, it is there all the same.
+/// The next daemon has another log, or has lost the end of its own: what the ring had given back is in neither. Where
+/// its producer was forgotten, it is still there.
 #[test]
 fn a_flush_reports_once_that_what_was_given_back_is_not_in_the_log() {
     let mut harness = Harness::new(16);
@@ -193,7 +193,7 @@ fn a_flush_reports_once_that_what_was_given_back_is_not_in_the_log() {
     assert!(ring_ref.take_lost() && !ring_ref.take_lost(), "once, also where something was refused");
 }
 
-/// Another daemon dies, which has seen the loss, and has gone on with the ring: the one that comes then sees it, too.
+/// A daemon that has seen the loss and has resumed the ring dies: the next daemon sees the loss, too.
 #[test]
 fn an_unreported_loss_is_seen_by_the_next_daemon() {
     let mut harness = Harness::new(16);
@@ -221,7 +221,7 @@ fn an_unreported_loss_is_seen_by_the_next_daemon() {
     }
 }
 
-/// What was `posted` under one daemon's limits is stored by the next, whatever those of that one are.
+/// An append `posted` under one daemon's limits is stored by the next, whatever the limits of the next are.
 #[test]
 fn what_was_posted_is_not_refused_for_the_limits_of_the_next_daemon() {
     let harness = Harness::new(16);
@@ -241,7 +241,7 @@ fn what_was_posted_is_not_refused_for_the_limits_of_the_next_daemon() {
     assert_eq!((next.stored(program.producer).len(), program.code(last)), (2, Some(0)));
 }
 
-/// Nobody would drain, and everybody would wait: a process of its own shows how that ends.
+/// No thread would drain, and everybody would wait: a separate process shows how that ends.
 #[test]
 fn a_panic_of_the_drain_ends_the_process() {
     const HERE: &str = "CLAD_TEST_PANIC_OF_THE_DRAIN";

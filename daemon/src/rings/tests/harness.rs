@@ -1,4 +1,4 @@
-//! A log, rings, and programs that push into them: what the tests of the drain are made of.
+//! A log, rings, and programs that push into them: the harness for the tests of the drain.
 
 use super::*;
 
@@ -59,7 +59,7 @@ impl Harness {
         Self::of(max_producers, 1 << 20)
     }
 
-    /// Where the log takes appends of so many bytes.
+    /// Harness whose log takes appends of so many bytes.
     pub(super) fn of(max_producers: usize, max_append_bytes: u32) -> Self {
         Self::on(tempfile::tempdir().expect("a folder"), max_producers, max_append_bytes)
     }
@@ -155,7 +155,7 @@ impl Harness {
         (Program { id, producer, ring: client, memory, waker }, ring)
     }
 
-    /// Somebody else who appends, over a socket.
+    /// Another producer that appends, over a socket.
     pub(super) fn append(&self, producer: u8) {
         let payload = payload("by a socket");
         let append = Append {
@@ -176,7 +176,7 @@ impl Harness {
         self.journal.append(append).expect("taken");
     }
 
-    /// Goes round until something is so.
+    /// Turns the drain until something is so.
     pub(super) fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
         let end = Instant::now() + TEST_TIMEOUT;
         while !done(self) {
@@ -186,7 +186,7 @@ impl Harness {
         }
     }
 
-    /// Asks as a connection does, and goes round until it is told.
+    /// Asks as a connection does, and turns the drain until it is notified.
     pub(super) fn catch_up(&mut self, of: Option<RingId>) -> bool {
         let (done, mut reply) = oneshot::channel();
         self.shared.order(Order::CatchUp(CatchUp { time: clock::now(), of, done }));
@@ -204,7 +204,7 @@ impl Harness {
         all.map(|(_, text)| text).collect()
     }
 
-    /// The bodies of what is written, and whose they are.
+    /// The bodies of what is written, and their producers.
     pub(super) fn log(&self) -> Vec<(ProducerId, String)> {
         let mut reader = self.journal.reader(0, Level::Written);
         let mut all = Vec::new();

@@ -1,9 +1,9 @@
-//! Who leads the drain, and who is woken beside it.
+//! Leader of the drain, and the thread that is woken beside it.
 
 use super::*;
 
-/// Back from the disk, the first thread leads again, and the other goes on standing by: what comes then is the first's, which
-/// looks for it, and would cost a second wake-up.
+/// Back from the disk, the first thread leads again, and the other continues to stand by. What comes then is for the
+/// first, which looks for it: a second wake-up would only cost.
 #[test]
 fn nobody_is_woken_beside_one_who_leads_again() {
     let harness = Harness::new(16);
@@ -12,7 +12,7 @@ fn nobody_is_woken_beside_one_who_leads_again() {
     harness.journal.on_watermarks(move || observer.watermarks_moved());
     let leader = Leader::new(harness.shared.clone(), vec![ring]).expect("a lead");
     let end = Instant::now() + TEST_TIMEOUT;
-    // The journal's own threads may be on their way still, and make the write: then it is the next one.
+    // The journal's own threads may still be awake, and make the write: then it is the next one.
     let deferred_write = loop {
         let append = program.push(AckLevel::Durable, "durable");
         let deferred_write = {

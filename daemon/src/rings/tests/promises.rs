@@ -1,4 +1,4 @@
-//! What the drain owes whoever logs by a ring, one promise at a time: the watermarks are made up here, so that each is seen alone.
+//! Promises of the drain to ring clients, one at a time. The watermarks are made up here, so that each is seen alone.
 
 use std::future::Future as _;
 use std::pin::pin;
@@ -11,7 +11,7 @@ use super::super::cycle::Batch;
 use super::*;
 use crate::fdstore::StoredRing;
 
-/// Takes what is in the rings and hands it to the journal, as one pass does; says whether there was anything.
+/// Takes what is in the rings and hands it to the journal, as one drain cycle does; returns true if there was anything.
 pub(super) fn take(harness: &Harness, rings: &mut [Ring]) -> bool {
     let mut batch = Batch::default();
     batch.fill(rings, clock::now_before_looking());
@@ -32,7 +32,7 @@ pub(super) fn written(harness: &Harness, records: usize) {
     }
 }
 
-/// What the client reads on its board.
+/// Content of the completion page, as the client reads it.
 fn completion_page(program: &Program) -> (u64, u64, u64) {
     let watermarks = program.ring.watermarks();
     (watermarks.received, watermarks.written, watermarks.durable)
@@ -48,7 +48,7 @@ fn each_level_is_announced_by_its_own_mark_and_space_comes_back_after_it() {
     program.push(AckLevel::Posted, "waits for nothing");
     assert!(take(&harness, rings));
     let at = |written, durable| Watermarks { received: 2, written, durable, ..Watermarks::default() };
-    // The watermarks; whether there is something to tell; what is told; up to where space is given back.
+    // The watermarks; if there is something to announce; what is announced; up to where space is given back.
     let steps = [
         (at(0, 0), false, (2, 0, 0), 0),
         (at(1, 0), true, (2, 1, 0), 0),
@@ -69,7 +69,7 @@ fn what_was_not_written_when_the_journal_failed_is_taken_again_and_stored_once()
     let rings = &mut [ring];
     program.push(AckLevel::Written, "once");
     assert!(take(&harness, rings) && !take(&harness, rings));
-    // Watermarks of after a recovery: that offset may be somebody else's.
+    // Watermarks after a recovery: that offset may belong to another by now.
     let after = Watermarks { received: 1, written: 1, durable: 1, failures: 1, ..Watermarks::default() };
     assert_eq!(rings[0].release(&after), None);
     assert_eq!((completion_page(&program), rings[0].drain().released()), ((1, 0, 0), 0));
@@ -84,7 +84,7 @@ fn what_was_not_written_when_the_journal_failed_is_taken_again_and_stored_once()
     assert_eq!(harness.stored(program.producer), ["once"]);
 }
 
-/// The daemon that took it died before it gave space back; the next one is given the ring by the keeper.
+/// The daemon that took it died before it gave space back; the fd store gives the ring to the next one.
 #[test]
 fn what_an_earlier_daemon_had_taken_is_stored_once() {
     let mut harness = Harness::new(16);
@@ -111,8 +111,8 @@ fn what_an_earlier_daemon_had_taken_is_stored_once() {
     assert_eq!(harness.log(), all);
 }
 
-/// Between a record in the first ring and the one in the last that it caused, the drain looks at one of them after the other,
-/// and at many between the two. Each pair comes when all are empty, at another moment of the pass.
+/// One record in the last ring is caused by one in the first. The drain looks at one of them after the other, and at
+/// many between the two. Each pair comes when all are empty, at another moment of the drain cycle.
 #[test]
 fn what_was_caused_is_behind_its_cause_wherever_the_pass_was() {
     const PAIRS: usize = 500;
@@ -166,7 +166,7 @@ async fn what_comes_by_a_socket_waits_for_what_is_in_a_ring() {
     assert_eq!((announced, harness.journal.watermarks().received), (Poll::Ready(Ok(())), 1));
 }
 
-/// Posted to a daemon whose log had `durable`, drained by one whose log has not: it is stored, and its owner told.
+/// Posted to a daemon whose log had `durable`, drained by one whose log does not: it is stored, and its owner notified.
 #[test]
 fn what_waits_for_a_level_that_is_gone_is_stored_and_its_owner_notified() {
     let harness = Harness::new(16);

@@ -1,4 +1,4 @@
-//! Rings of an earlier daemon that cannot be gone on with: for now, by this version, or by this log.
+//! Rings of an earlier daemon that cannot be resumed: for now, by this version, or by this log.
 
 use std::os::fd::AsRawFd as _;
 
@@ -8,7 +8,7 @@ use super::promises::{take, written};
 use super::*;
 use crate::fdstore::Layout;
 
-/// Where the ring's layout says its version, and the magic before it.
+/// Place of the version in the ring's layout, with the magic before it.
 const VERSION_AT: u64 = 8;
 
 /// A program's ring that an earlier daemon had given out, and had left something in.
@@ -24,13 +24,13 @@ fn left(harness: &Harness, name: u8, texts: &[&str]) -> (Program, StoredRing) {
     (program, StoredRing { note, fds })
 }
 
-/// What the kernel maps for reading only: adopting it is refused as for want of memory.
+/// Memory that the kernel maps for reading only: adopting it is refused as for want of memory.
 fn unmappable(stored: &mut StoredRing) -> OwnedFd {
     let path = format!("/proc/self/fd/{}", stored.fds[0].as_raw_fd());
     std::mem::replace(&mut stored.fds[0], std::fs::File::open(path).expect("it is there").into())
 }
 
-/// What its client is told that greets the daemon.
+/// Answer to its client when it greets the daemon.
 fn meets(harness: &Harness, program: &Program, stored: &Note) -> Result<bool, ErrorInfo> {
     let rings = Rings(Some(harness.shared.clone()));
     let hello = Hello { producer_id: program.producer, ..Hello::default() };
@@ -61,7 +61,7 @@ fn a_ring_that_cannot_be_attached_now_is_attached_later() {
     );
     let refused = meets(&harness, &program, &note).expect_err("what lies in the ring comes first");
     assert_eq!((refused.code, refused.retryable, refused.maybe_written), (ErrorCode::Busy, true, false), "{refused}");
-    // It keeps its place in what its user may have, and holds up nobody.
+    // It still counts for its user's limits, and holds up nobody.
     let (rings, bytes) = harness.shared.registry.totals();
     assert!(rings == 2 && bytes > 2 << 20 && stalled(&harness) == 1, "{rings} rings, {bytes} bytes");
     assert!(harness.catch_up(None));
@@ -77,7 +77,8 @@ fn a_ring_that_cannot_be_attached_now_is_attached_later() {
     assert_eq!((harness.shared.stalled().len(), stalled(&harness)), (0, 0));
 }
 
-/// The daemon's own task asks how it is, on which the watchdog stands: it waits for no try, whatever that waits for.
+/// The daemon's own task, on which the watchdog depends, asks for its state: it waits for no try, whatever the try
+/// waits for.
 #[test]
 fn a_look_at_stalled_rings_waits_for_no_retry() {
     let mut harness = Harness::new(16);
@@ -86,7 +87,7 @@ fn a_look_at_stalled_rings_waits_for_no_retry() {
     assert!(harness.shared.adopt(stored).is_none());
     harness.shared.stalled()[0].fds()[0] = whole;
     std::thread::scope(|scope| {
-        // What stands for memory that is long in coming: each try needs the door.
+        // The lock stands for memory that is long in coming: each try needs the admission.
         let admission = harness.shared.admission.lock().expect("not poisoned");
         scope.spawn(|| harness.shared.retry_stalled());
         let is_tried = || harness.shared.stalled.try_lock().is_ok_and(|stalled| stalled[0].is_tried());
@@ -102,7 +103,7 @@ fn a_look_at_stalled_rings_waits_for_no_retry() {
     assert_eq!(not_drained(&harness), "");
 }
 
-/// Its client comes back once it goes on, to the same ring.
+/// Its client comes back once the ring is resumed, to the same ring.
 #[test]
 fn a_client_returns_to_a_stalled_ring() {
     let mut harness = Harness::new(16);
@@ -113,7 +114,7 @@ fn a_client_returns_to_a_stalled_ring() {
     harness.shared.retry_stalled();
     let is_its_own = harness.shared.registry.of_producer(&program.producer).expect("a ring");
     assert_eq!((is_its_own.note.id, harness.shared.registry.totals().0), (program.id, 1));
-    // Its process is not the one of the note: the ring is closed and drained, and then it may go another way.
+    // Its process is not the one of the note: the ring is closed and drained, and then the client may go another way.
     harness.until("drained to its end", |harness| harness.shared.registry.totals().0 == 0);
     assert_eq!(harness.stored(program.producer), ["posted"]);
     assert_eq!(meets(&harness, &program, &note), Ok(false));
@@ -124,7 +125,7 @@ fn a_ring_of_another_version_stays_stored_and_a_corrupt_one_is_released() {
     let harness = Harness::new(16);
     let ours = clad_shm::VERSION;
     let other = Layout::OTHER;
-    // What the note says that the daemon has made, and what the ring says, where its client writes.
+    // The note says what the daemon has made. The ring says it where its client writes.
     for (layout, version, stays) in [
         (other, other.version(), true),
         (other, ours, true),
@@ -164,8 +165,8 @@ fn a_ring_whose_producer_the_log_refuses_stays_stored() {
     harness.until("drained", |harness| harness.stored(program.producer) == ["posted"]);
 }
 
-/// Posted to a daemon with larger segments: it waits for such a one, with all behind it. What is posted to this one is refused
-/// for good.
+/// Posted to a daemon with larger segments: it waits for such a daemon, with all behind it. Appends that are posted to
+/// this one are refused for good.
 #[test]
 fn what_no_segment_holds_any_more_waits_for_a_daemon_with_larger_ones() {
     const APPEND_BYTES_MAX: u32 = 100_000;
@@ -180,7 +181,7 @@ fn what_no_segment_holds_any_more_waits_for_a_daemon_with_larger_ones() {
     let least = (2 * u64::from(APPEND_BYTES_MAX) + (32 << 10)).next_multiple_of(64 << 10);
     assert!(not_drained(&harness).contains(&format!("segment_bytes = {least} or more")), "{}", not_drained(&harness));
     assert_eq!(stalled(&harness), 1);
-    // Nobody else waits for it, nor does a stop; and what comes behind it does not pass it.
+    // Nobody else waits for it, nor does a stop; what comes behind it does not overtake it.
     let other = harness.program(2);
     let refused = other.push(AckLevel::Written, &long);
     let last = other.push(AckLevel::Written, "of another");
@@ -202,8 +203,8 @@ fn what_no_segment_holds_any_more_waits_for_a_daemon_with_larger_ones() {
     assert_eq!(not_drained(&larger), "");
 }
 
-/// A daemon with larger segments had taken it, and was killed before it gave the space back: the log has it, and what is behind
-/// it does not wait.
+/// A daemon with larger segments had taken it, and was killed before it gave the space back. The log has it, and what
+/// is behind it does not wait.
 #[test]
 fn what_is_stored_already_needs_no_segment_that_holds_it() {
     const APPEND_BYTES_MAX: u32 = 100_000;

@@ -1,7 +1,7 @@
-//! What the writer asks of whatever issues its writes.
+//! The interface between the writer and the engine that issues its writes.
 //!
-//! What must hold: a write that was handed over comes back exactly once, with its buffer; nothing touches the buffer in
-//! between. One attempt each: what a short write leaves is the writer's business.
+//! Invariants: a write that was submitted comes back exactly once, with its buffer; nothing touches the buffer in
+//! between. The engine makes one attempt each: the writer handles the rest of a short write.
 
 use std::io;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub(super) struct Write {
     pub(super) from: usize,
     /// One past the last.
     pub(super) to: usize,
-    /// Where `from` goes.
+    /// Position of `from` in the file.
     pub(super) pos: u64,
     pub(super) way: Way,
     /// Times that the kernel asked to try again.
@@ -39,7 +39,7 @@ impl Write {
     }
 }
 
-/// How an attempt went.
+/// Result of an attempt.
 #[derive(Debug)]
 pub(super) struct Done {
     pub(super) write: Write,
@@ -54,7 +54,7 @@ pub(super) enum Issuer {
 }
 
 impl Issuer {
-    /// Hands a write over.
+    /// Submits a write.
     pub(super) fn submit(&mut self, target: &Arc<Target>, write: Write) {
         match self {
             Self::Ring(ring) => ring.submit(target, write),
@@ -65,7 +65,7 @@ impl Issuer {
     /// Waits for one attempt to be over.
     ///
     /// # Errors
-    /// When nothing can come back any more: the writes in flight are lost from sight.
+    /// When nothing can come back any more: the state of the writes in flight is unknown.
     pub(super) fn wait(&mut self) -> io::Result<Done> {
         match self {
             Self::Ring(ring) => ring.wait(),
@@ -73,7 +73,7 @@ impl Issuer {
         }
     }
 
-    /// Writes that were handed over and did not come back yet.
+    /// Writes that were submitted and did not come back yet.
     pub(super) fn in_flight(&self) -> usize {
         match self {
             Self::Ring(ring) => ring.in_flight(),

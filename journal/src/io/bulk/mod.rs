@@ -1,35 +1,35 @@
 //! The batched file writer: bulk sequential files at the speed of the disk, behind [`std::io::Write`] and
 //! [`std::io::Seek`].
 //!
-//! What must hold:
-//! - **A small write costs a copy.** Bytes gather in owned, aligned buffers; a full one goes to the kernel while the
-//!   caller fills the next. Memory is bounded: `buffers` times `buffer_bytes`, taken at the start, in huge pages where there
-//!   are any: a device takes a request in so many pieces of memory at most, and small pages are one each.
-//! - **No error is lost.** A write that failed is told by the next call that meets it, at the latest by
-//!   [`BulkWriter::flush`](std::io::Write::flush) or [`BulkWriter::sync`], and from then on every call fails with the
-//!   same [`Error`], which names the place in the file. A writer that is dropped hands over what it holds and says an
-//!   error that nobody was told through `tracing`; who wants to know calls [`BulkWriter::finish`].
-//! - **`flush` may come as often as one likes**: everything goes to the kernel, and writing goes on. **`sync` makes it durable**, with the length, and with the name of a file that
-//!   it made.
-//! - **Direct writes never share a block with another write in flight.** They cover whole blocks; what does not fill
-//!   one (the end of a file at a flush, the first bytes behind an unaligned end) goes through the page cache while
-//!   nothing is in flight. No byte that was written before is read or written again.
-//! - **What is not offered is done without, and said** in [`Stats::fallbacks`]: no io_uring (threads write instead), no
-//!   registered buffers (`RLIMIT_MEMLOCK`), no direct I/O (the page cache).
-//! - **Over a file of a storage** ([`Options::over`]) each write is one call of the caller's own thread, over before the call
-//!   that brought it returns: who prepares a segment at a pace has one write under way and none between, and a simulated
-//!   disk sees each.
+//! Invariants:
+//! - **A small write costs a copy.** Bytes collect in owned, aligned buffers; a full one goes to the kernel while the
+//!   caller fills the next. Memory is bounded: `buffers` times `buffer_bytes`, taken at the start, in huge pages where
+//!   there are any. A device takes a bounded number of memory pieces in a request, and each small page is one.
+//! - **No error is lost.** The next call that meets a failed write returns its error, at the latest
+//!   [`BulkWriter::flush`](std::io::Write::flush) or [`BulkWriter::sync`]. From then on every call fails with the same
+//!   [`Error`], which names the place in the file. A writer that is dropped submits what it holds, and logs an error
+//!   that no call returned (through `tracing`); [`BulkWriter::finish`] returns it.
+//! - **`flush` may be called at any rate**: everything goes to the kernel, and writing continues. **`sync` makes it
+//!   durable**, with the length, and with the name of a file that the writer made.
+//! - **Direct writes never share a block with another write in flight.** They cover whole blocks. A part of a block
+//!   (the end of a file at a flush, the first bytes behind an unaligned end) goes through the page cache while nothing
+//!   is in flight. No byte that was written before is read or written again.
+//! - **A feature that is not offered is replaced, and reported** in [`Stats::fallbacks`]: no io_uring (threads write
+//!   instead), no registered buffers (`RLIMIT_MEMLOCK`), no direct I/O (the page cache).
+//! - **Over a file of a storage** ([`Options::over`]) each write is one call of the caller's own thread, over before
+//!   the call that brought it returns. A paced preparation of a segment then has one write under way and none between
+//!   calls, and a simulated disk sees each.
 //!
-//! The file is the writer's alone: nobody else may write to it meanwhile. Its space is not reserved ahead: that was tried
-//! and gained nothing here, and a crash would leave zeroes behind what was written.
+//! The writer has the file alone: nothing else may write to it meanwhile. The writer does not reserve space ahead:
+//! measurements showed no gain, and a crash would leave zeroes behind the written bytes.
 //!
 //! ```text
 //! write ─▶ buffer ─▶ engine (ring: io_uring | threads: pwrite | caller) ─▶ kernel
 //!            ▲                        │
 //!            └──────── free ◀─────────┘  completions, looked at when a buffer is needed
 //! ```
-//! The caller of [`std::io::Write`] brings no runtime, so the ring stands on the `io-uring` crate itself and is turned
-//! by the caller's own calls.
+//! The caller of [`std::io::Write`] brings no runtime. So the ring uses the `io-uring` crate directly, and the caller's
+//! own calls drive it.
 
 mod engine;
 mod options;
@@ -45,16 +45,16 @@ use std::sync::Arc;
 pub use options::{Engine, MAX_BUFFER_BYTES, MAX_BUFFERS, Options};
 pub use writer::BulkWriter;
 
-/// What a [`BulkWriter`] did so far.
+/// Counters and state of a [`BulkWriter`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// What issues the writes; never [`Engine::Auto`].
+    /// The engine that issues the writes; never [`Engine::Auto`].
     pub engine: Engine,
-    /// Whether whole blocks go around the page cache.
+    /// True if whole blocks go around the page cache.
     pub direct: bool,
-    /// Whether the buffers are registered with the ring.
+    /// True if the buffers are registered with the ring.
     pub registered: bool,
-    /// What was asked for and is not offered here, a sentence each, in the order in which it was found.
+    /// Features that were asked for and are not offered here, a sentence each, in the order in which they were found.
     pub fallbacks: Vec<String>,
     /// Bytes that callers handed in.
     pub bytes: u64,
@@ -74,11 +74,11 @@ pub struct Stats {
     pub syncs: u64,
     /// Buffers in all.
     pub buffers: usize,
-    /// Those that nobody fills and the kernel does not hold.
+    /// Buffers that are not being filled and that the kernel does not hold.
     pub free_buffers: usize,
 }
 
-/// What failed.
+/// The operation that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// A write.
@@ -91,21 +91,21 @@ pub enum Op {
     SetLen,
 }
 
-/// Why a [`BulkWriter`] gave up. Kept: every later call fails with the same.
+/// The reason why a [`BulkWriter`] failed. It is stored: every later call fails with the same.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{}: {source}", self.place())]
 #[non_exhaustive]
 pub struct Error {
-    /// What failed.
+    /// The operation that failed.
     pub op: Op,
     /// The file.
     pub path: PathBuf,
-    /// Where in the file: the first byte of a write that failed, else the length of the file. Of several writes that
-    /// failed, the first in the file; everything below was taken by the kernel.
+    /// Place in the file: the first byte of a write that failed, else the length of the file. Of several writes that
+    /// failed, the first in the file; the kernel took everything below.
     pub position: u64,
     /// Bytes of the write, 0 for anything else.
     pub length: u64,
-    /// What the kernel said.
+    /// The kernel's error.
     pub source: Arc<io::Error>,
 }
 
@@ -120,7 +120,7 @@ impl Error {
         }
     }
 
-    /// What the kernel said, for who tells errors apart.
+    /// Kind of the kernel's error, to tell errors apart.
     pub fn kind(&self) -> io::ErrorKind {
         self.source.kind()
     }

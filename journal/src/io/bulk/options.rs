@@ -1,4 +1,4 @@
-//! How a writer is made.
+//! Options of a writer.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,22 +12,22 @@ pub const MAX_BUFFERS: usize = 256;
 /// The largest buffer.
 pub const MAX_BUFFER_BYTES: usize = 64 << 20;
 
-/// What issues the writes.
+/// Engine that issues the writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Engine {
     /// The ring where it is permitted, else threads.
     #[default]
     Auto,
-    /// io_uring; a writer that is asked for it by name fails where it is not permitted.
+    /// io_uring; a writer with this engine fails where io_uring is not permitted.
     Ring,
     /// A few threads with `pwrite`; where none can be started, the caller's own.
     Threads,
-    /// The caller's own thread, one write after the other: for who holds them back on purpose, and would have several
-    /// under way for nothing.
+    /// The caller's own thread, one write after the other: for a caller that paces its writes, where several under way
+    /// gain nothing.
     Caller,
 }
 
-/// How a [`BulkWriter`] is made. The defaults are what was measured no slower than anything else that was tried: 3 buffers
+/// Options of a [`BulkWriter`]. The defaults were measured no slower than any other setting that was tried: 3 buffers
 /// of 2 MiB, in huge pages where there are any, direct, on a ring.
 #[derive(Clone, Debug)]
 #[must_use = "create, open or append makes the writer"]
@@ -46,7 +46,7 @@ impl Default for Options {
     }
 }
 
-/// What to do about a file that is there, or is not.
+/// Rule for a file that exists, or does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum How {
     CreateNew,
@@ -61,7 +61,7 @@ impl Options {
         Self::default()
     }
 
-    /// How many buffers, 1 to [`MAX_BUFFERS`]: one is filled while the others are on their way.
+    /// Number of buffers, 1 to [`MAX_BUFFERS`]: one is filled while the others are on their way.
     pub fn buffers(self, buffers: usize) -> Self {
         Self { buffers, ..self }
     }
@@ -71,17 +71,17 @@ impl Options {
         Self { buffer_bytes, ..self }
     }
 
-    /// Whether whole blocks go around the page cache, where the file system can.
+    /// Sends whole blocks around the page cache, where the file system can.
     pub fn direct(self, direct: bool) -> Self {
         Self { direct, ..self }
     }
 
-    /// Whether the buffers are registered with the ring, where `RLIMIT_MEMLOCK` lets them.
+    /// Registers the buffers with the ring, where `RLIMIT_MEMLOCK` permits it.
     pub fn registered(self, registered: bool) -> Self {
         Self { registered, ..self }
     }
 
-    /// What issues the writes.
+    /// Sets the engine that issues the writes.
     pub fn engine(self, engine: Engine) -> Self {
         Self { engine, ..self }
     }
@@ -94,7 +94,7 @@ impl Options {
     /// Makes a file that must not exist yet.
     ///
     /// # Errors
-    /// What the kernel says; `InvalidInput` for options out of range; `Unsupported` where [`Engine::Ring`] is asked for
+    /// The kernel's error; `InvalidInput` for options out of range; `Unsupported` where [`Engine::Ring`] is asked for
     /// and there is none.
     pub fn create_new(&self, path: impl AsRef<Path>) -> io::Result<BulkWriter> {
         BulkWriter::new(self, path.as_ref(), How::CreateNew)
@@ -124,15 +124,15 @@ impl Options {
         BulkWriter::new(self, path.as_ref(), How::Append)
     }
 
-    /// Takes a file of a storage that is open already, from its first byte on: `name` is what errors call it. Its length
-    /// may have been set before and is durable after the first [`BulkWriter::sync`].
+    /// Takes a file of a storage that is open already, from its first byte on; errors call it `name`. Its length may
+    /// have been set before and is durable after the first [`BulkWriter::sync`].
     ///
-    /// Each write is one [`File::write_at`] by the caller's own thread ([`Engine::Caller`]), whatever engine is asked for, and
-    /// what that promises of errors and locks holds. Buffers are whole blocks of `block` bytes; where the file was opened
-    /// around the page cache, what lies between two flushes must be too, or the kernel refuses it.
+    /// Each write is one [`File::write_at`] by the caller's own thread ([`Engine::Caller`]), whatever engine is asked
+    /// for, with its promises on errors and locks. Buffers are whole blocks of `block` bytes. Where the file was opened
+    /// around the page cache, the kernel refuses bytes between two flushes that are no whole blocks.
     ///
     /// # Errors
-    /// That its length cannot be read; `InvalidInput` for options out of range, or a block that is no power of two.
+    /// When its length cannot be read; `InvalidInput` for options out of range, or a block that is no power of two.
     pub fn over(&self, file: Arc<dyn File>, name: impl Into<PathBuf>, block: u32) -> io::Result<BulkWriter> {
         BulkWriter::over(self, file, name.into(), block)
     }

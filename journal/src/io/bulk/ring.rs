@@ -1,13 +1,13 @@
 //! The writes of a [`super::BulkWriter`] on an io_uring of its own.
 //!
-//! What must hold: memory that the kernel writes from stays where it is until its completion was seen. It belongs to
-//! the slot meanwhile; a ring that breaks, so that completions can no longer be had, never frees it.
+//! Invariants: memory that the kernel writes from stays where it is until its completion was seen. Meanwhile it belongs
+//! to the slot. A ring that breaks, so that completions can no longer be read, never frees it.
 //!
-//! A write that makes a file longer is one that the kernel gives to a worker thread, and of those ext4 has one at a time go
-//! about: several workers wait for each other's lock, and the disk for whichever wakes up next. So there is one worker,
-//! which takes the next write from its queue when it is done with the last. What needs no worker (a write over space that
-//! is there) is in flight beside others all the same. The number is the kernel's for all rings of a thread: it is set back
-//! when the writer goes.
+//! The kernel gives a write that makes a file longer to a worker thread, and ext4 runs one such write at a time.
+//! Several workers would wait for each other's lock, and the disk for the next that wakes up. So there is one worker,
+//! which takes the next write from its queue after the last. A write that needs no worker (over existing space) is
+//! still in flight beside others. The kernel has one number for all rings of a thread: it is set back when the writer
+//! ends.
 #![allow(unsafe_code)] // entries that point to memory, and its registration
 
 use std::io;
@@ -24,19 +24,19 @@ use super::target::Target;
 pub(super) struct Ring {
     ring: IoUring,
     registered: bool,
-    /// By the number of the buffer.
+    /// Indexed by the number of the buffer.
     slots: Vec<Option<(Write, Arc<Target>)>>,
     in_flight: usize,
     broken: bool,
-    /// How many workers the kernel would take at most, for files and for anything else, where this ring made it one.
+    /// The kernel's former limits of workers, for files and for anything else, where this ring set the limit to one.
     workers: Option<[u32; 2]>,
 }
 
 impl Ring {
-    /// Sets one up for these buffers; says also why they are not registered.
+    /// Sets up a ring for these buffers; also returns why they are not registered.
     ///
     /// # Errors
-    /// What the kernel says where it permits no ring.
+    /// The kernel's error where it permits no ring.
     pub(super) fn new(bufs: &[Buf], register: bool) -> io::Result<(Self, Option<String>)> {
         let entries = (bufs.len() as u32).next_power_of_two();
         let ring = IoUring::builder().dontfork().build(entries)?;
@@ -49,10 +49,10 @@ impl Ring {
             }
         }
         let slots = bufs.iter().map(|_| None).collect();
-        // A kernel that does not know this (before 5.15) takes as many as it likes.
+        // A kernel that does not know this (before 5.15) sets its own number.
         let mut workers = [1, 0];
         let limited = ring.submitter().register_iowq_max_workers(&mut workers);
-        // Where it was one before, another writer of this thread made it so, and sets it back.
+        // Where it was one before, another writer of this thread set it, and sets it back.
         let workers = limited.ok().map(|()| workers).filter(|before| before[0] > 1);
         Ok((Self { ring, registered, slots, in_flight: 0, broken: false, workers }, why))
     }
@@ -66,7 +66,7 @@ impl Ring {
     }
 
     pub(super) fn submit(&mut self, target: &Arc<Target>, write: Write) {
-        // A lent file has none, and comes to no ring.
+        // A lent file has none, and never comes to a ring.
         let fd = types::Fd(target.fd(write.way).map_or(-1, |fd| fd.as_raw_fd()));
         let (index, bytes) = (write.buf.index, write.bytes());
         let (start, len) = (bytes.as_ptr(), bytes.len() as u32);
@@ -83,7 +83,7 @@ impl Ring {
         }
         self.slots[index] = Some((write, target.clone()));
         self.in_flight += 1;
-        // What the kernel does not take now (interrupted, short of memory) it takes when a completion is waited for.
+        // The kernel takes a write that it refuses now (interrupted, short of memory) at the wait for a completion.
         let _ = self.ring.submit();
     }
 
@@ -112,7 +112,7 @@ impl Ring {
     }
 }
 
-/// Interrupted, or short of memory for the moment.
+/// True if the call was interrupted, or the kernel is short of memory for the moment.
 fn passes(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock | io::ErrorKind::ResourceBusy)
 }
@@ -131,7 +131,7 @@ impl Drop for Ring {
     fn drop(&mut self) {
         while self.in_flight > 0 {
             if self.wait().is_err() {
-                // The kernel may read that memory yet: it is never given to anybody else.
+                // The kernel may still read that memory: it is never reused.
                 let _kept = ManuallyDrop::new(std::mem::take(&mut self.slots));
                 break;
             }

@@ -1,5 +1,5 @@
-//! The file that a writer writes: one description through the page cache, and one around it where there is that; or a file
-//! of a storage, which is lent.
+//! The file of a writer: one description through the page cache, and one around it where possible; or a lent file of a
+//! storage.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,12 +13,12 @@ use super::engine::{Buf, Done, Write};
 use super::options::How;
 use crate::io::{Durability, File, IoBuf, Lock};
 
-/// The least block that a direct write covers, whatever the file system says.
+/// The least block that a direct write covers, whatever the file system reports.
 const MIN_BLOCK: usize = 4096;
-/// File systems that take `O_DIRECT` and use the page cache all the same: tmpfs and ramfs.
+/// File systems that accept `O_DIRECT` and still use the page cache: tmpfs and ramfs.
 const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58F6];
 
-/// Which way a write goes.
+/// The way of a write: around or through the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// Around the page cache.
@@ -31,25 +31,25 @@ pub(super) enum Way {
 pub(super) struct Target {
     pub(super) path: PathBuf,
     place: Place,
-    /// What a direct write covers whole, and where a buffer starts: no less than a page, so that direct and regular
+    /// Block that a direct write covers whole and that a buffer starts on: at least a page, so that direct and regular
     /// writes never meet in one.
     pub(super) block: usize,
 }
 
-/// Where the bytes go.
+/// Place of the bytes.
 enum Place {
     Opened { regular: OwnedFd, direct: Option<OwnedFd> },
     Lent(Arc<dyn File>),
 }
 
-/// What opening gave.
+/// Result of opening.
 pub(super) struct Opened {
     pub(super) target: Target,
     /// Bytes in the file.
     pub(super) len: u64,
-    /// The folder, where the file was made just now: its name is not durable yet.
+    /// The folder, where this call made the file: its name is not durable yet.
     pub(super) folder: Option<OwnedFd>,
-    /// Why there is no direct I/O.
+    /// The reason why there is no direct I/O.
     pub(super) fallback: Option<String>,
 }
 
@@ -113,7 +113,7 @@ impl Target {
         }
     }
 
-    /// The same with the buffer, which a lent file takes and gives back.
+    /// The same with the buffer, which a lent file takes and returns.
     pub(super) fn attempt(&self, write: Write) -> Done {
         match &self.place {
             Place::Lent(file) if write.from == 0 => {
@@ -139,7 +139,7 @@ impl Target {
         }
     }
 
-    /// `fsync` where something else than data and what it needs is to be durable, else `fdatasync`.
+    /// `fsync` where more than the data and the metadata it needs must be durable, else `fdatasync`.
     pub(super) fn sync(&self, all: bool) -> io::Result<()> {
         match (&self.place, all) {
             (Place::Opened { regular, .. }, true) => Ok(rustix::fs::fsync(regular)?),
@@ -167,27 +167,27 @@ pub(super) fn sync_folder(folder: &OwnedFd) -> io::Result<()> {
     Ok(rustix::fs::fsync(folder)?)
 }
 
-/// Whether the file was made just now, and where.
+/// Result of a create: if the file is new, and where it lies.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Made {
     No,
-    /// Under the name that was given.
+    /// Under the given name.
     Here,
-    /// Where a link of that name leads.
+    /// At the target of a link of that name.
     ThroughLink,
 }
 
 fn open_regular(path: &Path, how: How, mode: Mode) -> io::Result<(OwnedFd, Made)> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let open = |flags| rustix::fs::open(path, flags, mode);
-    // Who made the file must know, to make its name durable: `O_EXCL` first, and without it where it is there.
+    // The creator must know that it made the file, to make its name durable: `O_EXCL` first, then without it.
     let create = |otherwise: OFlags| match open(flags | OFlags::CREATE | OFlags::EXCL) {
         Ok(fd) => Ok((fd, Made::Here)),
         Err(Errno::EXIST) => match open(flags | otherwise) {
             Ok(fd) => Ok((fd, Made::No)),
             // A link that leads nowhere yet.
             Err(Errno::NOENT) => Ok((open(flags | OFlags::CREATE)?, Made::ThroughLink)),
-            // What can only be written (a pipe's end, a device).
+            // A file that permits writes only (a pipe's end, a device).
             Err(Errno::ACCESS) => Ok((open(OFlags::WRONLY | OFlags::CLOEXEC | otherwise)?, Made::No)),
             Err(e) => Err(e),
         },
@@ -201,7 +201,7 @@ fn open_regular(path: &Path, how: How, mode: Mode) -> io::Result<(OwnedFd, Made)
     })
 }
 
-/// A second description that goes around the page cache, and what its writes must be aligned to; or why there is none.
+/// Opens a second description around the page cache, returned with its alignment; or the reason why there is none.
 fn open_direct(path: &Path, regular: &OwnedFd) -> Result<(OwnedFd, usize), String> {
     let refused = |what: &str| format!("{what}: no direct I/O, the page cache is used");
     let magic = rustix::fs::fstatfs(regular).map(|s| s.f_type as u64 & 0xFFFF_FFFF);
@@ -218,7 +218,7 @@ fn open_direct(path: &Path, regular: &OwnedFd) -> Result<(OwnedFd, usize), Strin
     match direct_io.filter(|s| s.stx_mask & StatxFlags::DIOALIGN.bits() != 0) {
         Some(s) if s.stx_dio_offset_align == 0 => Err(refused("the file system says that it has none")),
         Some(s) => Ok((fd, s.stx_dio_offset_align as usize)),
-        // It does not say: the first write will, and what it refuses is written the other way.
+        // The alignment is unknown: the first write finds it, and a refused write goes the other way.
         None => Ok((fd, 0)),
     }
 }
@@ -231,7 +231,7 @@ fn open_folder(path: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(folder, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// The folder of a file that was made where a link leads: that of the link has no new name.
+/// The folder of a file that was made at the target of a link: the link's own folder has no new name.
 fn folder_behind(link: &Path, made: &OwnedFd) -> io::Result<OwnedFd> {
     let path = link.canonicalize()?;
     let folder = open_folder(&path)?;
@@ -250,7 +250,7 @@ mod tests {
     use super::*;
     use crate::io::real_folder;
 
-    /// The new name is in the folder that the link leads to, be it through further links, and it is that folder that is synced.
+    /// The new name is in the folder that the link leads to, also through further links; that folder is synced.
     #[test]
     fn the_folder_of_a_file_made_through_a_link_is_that_of_the_file() {
         let root = real_folder();

@@ -1,4 +1,4 @@
-//! The writes of a [`super::BulkWriter`] from a few threads, where there is no ring; or from the caller's own.
+//! The writes of a [`super::BulkWriter`] from a few threads, where there is no ring; or from the caller's own thread.
 
 use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -13,7 +13,7 @@ const MAX_THREADS: usize = 4;
 
 type Job = (Write, Arc<Target>);
 
-/// Threads that write. Both queues have a place for every buffer, so that handing over never waits.
+/// Threads that write. Both queues have a place for every buffer, so that a submit never waits.
 pub(super) struct Threads {
     jobs: Option<SyncSender<Job>>,
     done: Receiver<Done>,
@@ -23,7 +23,7 @@ pub(super) struct Threads {
 }
 
 impl Threads {
-    /// Starts as many as are of use; says also why there are none.
+    /// Starts as many threads as are useful; also returns why there are none.
     pub(super) fn new(buffers: usize) -> (Self, Option<String>) {
         let (jobs, queue) = sync_channel::<Job>(buffers);
         let (completions, done) = sync_channel(buffers);
@@ -45,7 +45,7 @@ impl Threads {
         (Self { jobs, done, completions, workers, in_flight: 0 }, why)
     }
 
-    /// No thread: who hands a write over makes it.
+    /// No thread: the caller that submits a write makes it.
     pub(super) fn none(buffers: usize) -> Self {
         let (completions, done) = sync_channel(buffers);
         Self { jobs: None, done, completions, workers: Vec::new(), in_flight: 0 }

@@ -1,4 +1,4 @@
-//! The writer: what is gathered and what is sent. What came back is `settle`.
+//! The writer: it collects and sends bytes. `settle` handles completed writes.
 
 mod settle;
 
@@ -17,7 +17,7 @@ use super::threads::Threads;
 use super::{Error, Op, Stats};
 use crate::io::{File, IoBuf};
 
-/// Times that one write is tried again because the kernel asks for it.
+/// Maximum retries of one write when the kernel asks for one.
 const MAX_RETRIES: u32 = 64;
 /// The longest place in a file that the kernel can name.
 const MAX_POSITION: u64 = i64::MAX as u64;
@@ -39,24 +39,24 @@ const MAX_POSITION: u64 = i64::MAX as u64;
 /// # Ok(()) }
 /// ```
 pub struct BulkWriter {
-    // Before the buffers: it waits for those that the kernel holds.
+    // Before the buffers: its drop waits for those that the kernel holds.
     issuer: Issuer,
     target: Arc<Target>,
     free: Vec<Buf>,
     current: Option<Buf>,
     capacity: usize,
-    /// Where the current buffer's first byte goes: on a block.
+    /// Position of the current buffer's first byte: on a block.
     at: u64,
-    /// The first byte of it that is to be written.
+    /// The first byte of the buffer that is to be written.
     from: usize,
     /// One past the last.
     fill: usize,
     /// Bytes in the file once all that was sent is there.
     len: u64,
     direct: bool,
-    /// Something was written, or may have been before we came, that no sync covers.
+    /// True if some write, ours or possibly one from before the open, is not covered by a sync.
     dirty: bool,
-    /// The length was set: `fdatasync` alone need not cover that.
+    /// The length was set: `fdatasync` alone need not cover it.
     resized: bool,
     folder: Option<OwnedFd>,
     failed: Option<Error>,
@@ -109,7 +109,7 @@ impl BulkWriter {
         })
     }
 
-    /// Where the next byte goes.
+    /// Position of the next byte.
     pub fn position(&self) -> u64 {
         self.at + self.fill as u64
     }
@@ -121,7 +121,7 @@ impl BulkWriter {
         self.len.max(buffered)
     }
 
-    /// What it did so far.
+    /// Counters and state so far.
     pub fn stats(&self) -> Stats {
         Stats { free_buffers: self.free.len(), direct: self.direct, ..self.stats.clone() }
     }
@@ -129,16 +129,16 @@ impl BulkWriter {
     /// Takes the file for this writer alone (`flock`); false where another process has done so.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn try_lock(&self) -> io::Result<bool> {
         self.target.try_lock()
     }
 
-    /// Makes everything durable that was written so far: data, length, and the name of a file that it made. Does
-    /// nothing where nothing was written since the last time.
+    /// Makes all written bytes durable: data, length, and the name of a file that the writer made. Does nothing where
+    /// nothing was written since the last sync.
     ///
     /// # Errors
-    /// The first write or sync that failed; it stays.
+    /// The first write or sync that failed; it is stored.
     pub fn sync(&mut self) -> Result<(), Error> {
         self.hand_over()?;
         if self.dirty {
@@ -156,7 +156,7 @@ impl BulkWriter {
         Ok(())
     }
 
-    /// [`Self::sync`], and the end.
+    /// Calls [`Self::sync`] and ends the writer.
     ///
     /// # Errors
     /// As [`Self::sync`].
@@ -165,10 +165,10 @@ impl BulkWriter {
         Ok(self.stats())
     }
 
-    /// Cuts the file, or makes it longer by zeroes, and goes on at its end. Everything before goes to the kernel first.
+    /// Cuts the file, or extends it by zeroes, and continues at its end. Everything before goes to the kernel first.
     ///
     /// # Errors
-    /// As [`Write::flush`], or that the length cannot be set; it stays.
+    /// As [`Write::flush`], or when the length cannot be set; the error is stored.
     pub fn truncate(&mut self, len: u64) -> Result<(), Error> {
         self.hand_over()?;
         let done = self.target.set_len(len);
@@ -179,7 +179,7 @@ impl BulkWriter {
         Ok(())
     }
 
-    /// Everything to the kernel.
+    /// Sends everything to the kernel.
     fn hand_over(&mut self) -> Result<(), Error> {
         self.check()?;
         self.send()?;
@@ -193,7 +193,7 @@ impl BulkWriter {
         self.fill = self.from;
     }
 
-    /// The rest of `write` where it does not only copy: takes a buffer before, sends it after.
+    /// The slow path of `write`, where it does not only copy: takes a buffer before, sends it after.
     #[cold]
     fn put_slowly(&mut self, bytes: &[u8]) -> Result<usize, Error> {
         self.check()?;
@@ -271,7 +271,7 @@ impl BulkWriter {
         let write = engine::Write { buf, from: part.start, to: part.end, pos, way, retries: 0 };
         self.issuer.submit(&self.target, write);
         match self.stats.engine {
-            // It is over already, and what failed is told before the next one.
+            // The write is over already: its error is returned before the next write.
             Engine::Caller => self.drain(),
             _ => Ok(()),
         }
@@ -297,7 +297,7 @@ impl BulkWriter {
     }
 }
 
-/// Why there is no ring. Newer kernels count the ring itself, and over all processes of a user who is not root.
+/// Text for a missing ring. Newer kernels count the ring itself, and over all processes of a user who is not root.
 fn no_ring(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::OutOfMemory => format!("too little memory may be locked, RLIMIT_MEMLOCK: {error}"),
@@ -331,10 +331,10 @@ fn issuer(options: &Options, bufs: &[Buf], stats: &mut Stats) -> io::Result<Issu
 }
 
 impl Write for BulkWriter {
-    /// Takes bytes, all of them unless the buffer ends before. An error may be that of an earlier write.
+    /// Takes bytes, all of them unless the buffer ends before. The error may be that of an earlier write.
     #[inline]
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // With a buffer in hand nothing has failed since it was taken, or the next call that sends will say so.
+        // With a current buffer, nothing has failed since it was taken, or the next call that sends returns the error.
         if self.current.is_some() && bytes.len() < self.capacity - self.fill && self.failed.is_none() {
             return Ok(self.copy(bytes));
         }
@@ -350,14 +350,14 @@ impl Write for BulkWriter {
         Ok(())
     }
 
-    /// Hands everything to the kernel and waits until it is taken; writing goes on afterwards.
+    /// Sends everything to the kernel and waits until it is taken; writing continues afterwards.
     fn flush(&mut self) -> io::Result<()> {
         Ok(self.hand_over()?)
     }
 }
 
 impl Seek for BulkWriter {
-    /// Goes to another place, beyond the end too; hands over everything before unless it is there already.
+    /// Moves to another place, also beyond the end; sends everything before, unless the place is the current one.
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         self.check()?;
         let position = match to {

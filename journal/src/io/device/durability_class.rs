@@ -1,4 +1,4 @@
-//! Which ack level is honest on what was found, and why not a higher one.
+//! The highest ack level that is honest on the found devices, and the reasons against a higher one.
 //!
 //! | found, here or in any layer below | `durable` |
 //! |---|---|
@@ -12,8 +12,8 @@
 //! | ext4, xfs, btrfs, f2fs, unresolved devices included | offered: a sync flushes whatever is there |
 //! | any other file system | on the operator's explicit word |
 //!
-//! `durable` is offered where the file system's sync was measured (ext4, xfs, btrfs) or read (f2fs). Another one may return
-//! from a sync without a flush, as JFS does, and nothing here would show it.
+//! `durable` is offered where the file system's sync was measured (ext4, xfs, btrfs) or read (f2fs). Another file
+//! system may return from a sync without a flush, as JFS does, and nothing here would show it.
 //!
 //! The operator's word covers what the kernel cannot see from here: a server's discipline, a battery. It covers
 //! nothing that is visibly a lie.
@@ -22,23 +22,23 @@ use std::fmt;
 
 use super::{DeviceKind, FlushStop, Substrate};
 
-/// How far acks may go here.
+/// The highest ack level that may be offered here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DurabilityClass {
     /// `durable` may be offered.
     Durable {
-        /// What only the operator's word overrules; empty where none was needed.
+        /// Obstacles that only the operator's word overrules; empty where none was needed.
         by_word: Vec<Obstacle>,
     },
     /// Nothing above `written` may be offered.
     Written {
-        /// Why; never empty.
+        /// The reasons; never empty.
         because: Vec<Obstacle>,
     },
 }
 
 impl DurabilityClass {
-    /// Whether `durable` may be offered.
+    /// Returns true if `durable` may be offered.
     pub fn is_durable(&self) -> bool {
         matches!(self, Self::Durable { .. })
     }
@@ -73,7 +73,7 @@ pub enum Obstacle {
         /// Its name.
         device: String,
     },
-    /// A mount option switches off what `durable` stands on.
+    /// A mount option switches off the base of `durable`.
     #[error("{filesystem} is mounted with {option}, so a sync flushes nothing")]
     Option {
         /// Type of the file system.
@@ -81,31 +81,31 @@ pub enum Obstacle {
         /// The option.
         option: String,
     },
-    /// What a sync does is decided by the file system underneath.
+    /// The file system underneath decides the effect of a sync.
     #[error("{filesystem} stands on another file system that decides what a sync is worth")]
     Stacked {
         /// Its type.
         filesystem: String,
     },
-    /// What a sync does is decided elsewhere.
+    /// A server decides the effect of a sync.
     #[error("{filesystem} is a network file system, and its server decides what a sync is worth")]
     Network {
         /// Its type.
         filesystem: String,
     },
-    /// What a sync does is decided by a process.
+    /// A process decides the effect of a sync.
     #[error("{filesystem} is served by a process that decides what a sync is worth")]
     Fuse {
         /// Its type.
         filesystem: String,
     },
-    /// What a sync does is decided by a property of the data set, which the kernel does not show.
+    /// A property of the data set, which the kernel does not show, decides the effect of a sync.
     #[error("{filesystem} does not show whether a sync waits here, which its property sync decides")]
     Property {
         /// Its type.
         filesystem: String,
     },
-    /// Nobody has measured or read what a sync does.
+    /// The effect of a sync was neither measured nor read.
     #[error(
         "what a sync is worth on {filesystem} was neither measured nor read, as it was on ext4, xfs, btrfs and f2fs"
     )]
@@ -134,7 +134,7 @@ pub enum Obstacle {
 }
 
 impl Obstacle {
-    /// Whether the operator's explicit word overrules it.
+    /// Returns true if the operator's explicit word overrules it.
     pub fn yields_to_word(&self) -> bool {
         match self {
             Self::Stacked { .. } | Self::Network { .. } | Self::Fuse { .. } => true,
@@ -147,8 +147,8 @@ impl Obstacle {
 }
 
 impl Substrate {
-    /// The highest ack level that is honest here; `operator_word` says that the operator stated in so many words
-    /// that a sync is worth its name (a battery, a server that keeps its promise).
+    /// The highest ack level that is honest here. `operator_word` is true if the operator stated explicitly that a sync
+    /// is worth its name (a battery, a server that keeps its promise).
     pub fn durability_class(&self, operator_word: bool) -> DurabilityClass {
         let mut obstacles = filesystem_obstacles(&self.filesystem, &self.mount_options);
         if self.journaled == Some(false) {
@@ -180,7 +180,7 @@ impl Substrate {
 /// File systems whose sync was measured, or read in the kernel's source.
 const MEASURED: [&str; 4] = ["ext4", "xfs", "btrfs", "f2fs"];
 
-/// What a file system is made of, as far as a sync is concerned.
+/// Base of a file system, as far as a sync is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FilesystemClass {
     /// Blocks on devices of this machine.
@@ -189,9 +189,9 @@ pub(super) enum FilesystemClass {
     Memory,
     /// Another file system of this machine.
     Stacked,
-    /// A server's word.
+    /// A server.
     Network,
-    /// A process's word.
+    /// A process.
     Fuse,
 }
 
@@ -213,7 +213,7 @@ fn filesystem_obstacles(filesystem: &str, options: &[String]) -> Vec<Obstacle> {
     let name = || filesystem.to_owned();
     let mut found = Vec::new();
     match filesystem_class(filesystem) {
-        // `sync=disabled`: fsync returns at once. `zfs get sync` says it, no mount option does.
+        // `sync=disabled`: fsync returns at once. `zfs get sync` shows it, no mount option does.
         FilesystemClass::Disk if filesystem == "zfs" => found.push(Obstacle::Property { filesystem: name() }),
         FilesystemClass::Disk if MEASURED.contains(&filesystem) => {}
         FilesystemClass::Disk => found.push(Obstacle::Unmeasured { filesystem: name() }),

@@ -1,4 +1,4 @@
-//! Whether a range sync (`sync_file_range`) makes overwrites durable on what was found.
+//! Decides if a range sync (`sync_file_range`) makes overwrites durable on the found devices.
 //!
 //! | found | `sync_file_range` |
 //! |---|---|
@@ -8,18 +8,18 @@
 //! | a device down to the last that does not report write through, or a loop file | on the operator's word |
 //! | every device down to the last reports write through | yes |
 //!
-//! A device can change its mind while the daemon runs (`queue/write_cache` can be written to): this looks once.
+//! A device can change its report while the daemon runs (`queue/write_cache` can be written to): this looks once.
 
 use std::fmt;
 
 use super::{DurabilityClass, Substrate};
 
-/// What a range sync's worth rests on.
+/// Grounds on which a range sync is worth something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RangeGrounds {
-    /// Every device down to the last says so.
+    /// Every device down to the last reports it.
     WriteThrough,
-    /// The operator says so.
+    /// The operator states it.
     Stated,
 }
 
@@ -32,7 +32,7 @@ impl fmt::Display for RangeGrounds {
     }
 }
 
-/// Why a range sync makes nothing durable here.
+/// The reason why a range sync makes nothing durable here.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RangeRefusal {
     /// Another file system.
@@ -47,7 +47,7 @@ pub enum RangeRefusal {
     /// Nothing is durable here.
     #[error("sync_file_range is for `durable`, and the highest ack level here is {durability_class}")]
     Unreachable {
-        /// How far acks may go, and why.
+        /// The highest ack level, and why.
         durability_class: DurabilityClass,
     },
     /// A cache that a power cut empties, as far as one can see.
@@ -55,16 +55,16 @@ pub enum RangeRefusal {
         "sync_file_range flushes no disk cache, and {cache}: use group_commit, or set journal.power_loss_protected = true if every disk below keeps what it has taken through a power cut"
     )]
     VolatileCache {
-        /// The first device that was found wanting.
+        /// The first unsuitable device.
         cache: String,
     },
 }
 
 impl Substrate {
-    /// Whether a range sync makes overwrites of written space durable here, and on what grounds.
+    /// The grounds on which a range sync makes overwrites of written space durable here.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why it does not.
     pub fn range_sync(&self, power_loss_protected: bool) -> Result<RangeGrounds, RangeRefusal> {
         if !matches!(self.filesystem.as_str(), "ext4" | "xfs") {
             return Err(RangeRefusal::Filesystem { filesystem: self.filesystem.clone() });
@@ -73,7 +73,7 @@ impl Substrate {
             return Err(RangeRefusal::DataJournal);
         }
         let durability_class = self.durability_class(power_loss_protected);
-        // What only the word would help against is told as such.
+        // An obstacle that only the operator's word removes is reported as such.
         if !durability_class.is_durable() && !self.durability_class(true).is_durable() {
             return Err(RangeRefusal::Unreachable { durability_class });
         }

@@ -1,13 +1,13 @@
-//! One device's folder in `/sys`: what it is and what it says about itself.
+//! One device's folder in `/sys`: its kind and its properties.
 //!
-//! A file that is missing or empty is an answer that was not given, never an error: kernels differ in what they tell.
+//! A missing or empty file is an answer that was not given, never an error: kernels report different properties.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::{Device, DeviceKind, WriteCache};
 
-/// What a device is, told by the folders that only its kind has, else by its name.
+/// Kind of a device, by the folders that only its kind has, else by its name.
 pub(super) fn kind(dir: &Path, name: &str) -> DeviceKind {
     let numbered = |prefix: &str| {
         name.strip_prefix(prefix).is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
@@ -31,7 +31,7 @@ pub(super) fn kind(dir: &Path, name: &str) -> DeviceKind {
     }
 }
 
-/// What a device says about itself.
+/// Properties that a device reports.
 pub(super) fn describe(dir: &Path, name: String, number: (u32, u32), kind: DeviceKind) -> Device {
     // A partition has its disk's queue.
     let disk = if kind == DeviceKind::Partition { dir.parent().unwrap_or(dir) } else { dir };
@@ -57,17 +57,17 @@ pub(super) fn describe(dir: &Path, name: String, number: (u32, u32), kind: Devic
     }
 }
 
-/// What the drive itself says, where that is kept apart from what the kernel was told (virtio, SCSI).
+/// True if the drive itself reports write back, where the kernel's own setting is separate (virtio, SCSI).
 pub(super) fn drive_says_write_back(dir: &Path) -> bool {
     let scsi = list(&dir.join("device/scsi_disk")).into_iter().map(|disk| disk.join("cache_type"));
     let says = |file: PathBuf| word(&file).is_some_and(|text| text.starts_with("write back"));
     says(dir.join("cache_type")) || scsi.into_iter().any(says)
 }
 
-/// What lies in a folder, in a fixed order; nothing where there is none.
+/// Entries of a folder, in a fixed order; none where there is no folder.
 pub(super) fn list(dir: &Path) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path()).collect();
-    found.sort(); // the order of a folder is nobody's promise, and the summary should not change between starts
+    found.sort(); // a folder has no fixed order, and the summary must not change between starts
     found
 }
 

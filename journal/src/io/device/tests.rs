@@ -80,7 +80,7 @@ impl Machine {
         }
     }
 
-    /// What an ext4 says of its journal's thread.
+    /// Adds the entry of an ext4's journal thread.
     fn journal(&self, name: &str, task: &str) {
         self.put(self.roots.sys.join("fs/ext4").join(name).join("journal_task"), task);
     }
@@ -183,7 +183,7 @@ fn a_loop_device_leads_to_the_file_system_of_its_file() {
     assert_eq!(s.below[0].mount_point, Path::new("/"));
     assert!(s.durability_class(false).is_durable() && s.volatile_cache().is_some());
 
-    // Without flushes its file stays in the page cache, which no word makes good.
+    // Without flushes its file stays in the page cache, which the operator's word cannot make safe.
     m.queue(&dir, "write through", 0, 512);
     let s = m.discover("/mnt/log");
     assert_eq!(because(&s, true), [Obstacle::LoopWithoutFlush { device: "loop3".into() }]);
@@ -294,7 +294,7 @@ fn zfs_needs_a_word_for_what_its_property_decides() {
     assert_eq!(because(&m.discover("/l"), false), [Obstacle::Property { filesystem: "zfs".into() }]);
 }
 
-/// Only what was measured or read is believed. JFS, for one, flushes nothing.
+/// Only measured or read file systems are trusted. JFS, for one, flushes nothing.
 #[test]
 fn a_file_system_that_nobody_measured_needs_a_word() {
     for (filesystem, measured) in [
@@ -348,7 +348,7 @@ fn an_ext4_without_a_journal_needs_a_word() {
             (Some(journaled), journaled)
         );
     }
-    // Nor is a range sync more than a sync, whatever the disk says of its cache.
+    // A range sync is not more than a sync either, whatever the disk reports about its cache.
     let mut m = Machine::new();
     m.disk("pci/sda", "8:0", "write through");
     m.mount("8:0", "/", "rw", "ext4", "/dev/sda", "rw");
@@ -464,7 +464,7 @@ fn a_range_sync_on_a_loop_device_needs_the_word_and_its_flushes() {
     let refused = asked(&m, false).unwrap_err();
     assert!(refused.to_string().contains("loop3 is a file on another file system"), "{refused}");
     assert_eq!(asked(&m, true), Ok(RangeGrounds::Stated));
-    // Its file stays in the page cache, which no battery helps.
+    // Its file stays in the page cache; a battery does not help.
     m.queue(&dir, "write through", 0, 512);
     for word in [false, true] {
         let refused = asked(&m, word).unwrap_err();

@@ -1,7 +1,7 @@
 //! The way down: from a path to its mount, from the mount to its devices, from each device to what it stands on.
 //!
-//! Nothing here returns an error. What cannot be followed becomes a [`DeviceKind::Unknown`] device, whose cache is
-//! unknown and so volatile, and a note that says what was missing.
+//! Nothing here returns an error. A device that cannot be followed becomes [`DeviceKind::Unknown`], whose cache is
+//! unknown and so volatile; a note says what is missing.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -83,7 +83,7 @@ impl<'a> Walk<'a> {
         if let Some(named) = named
             && !same_family(named, &filesystem)
         {
-            // The table changed under us, or hides a mount: the magic number is of the path itself.
+            // The table changed meanwhile, or hides a mount: the magic number is that of the path itself.
             self.notes.push(format!("{} is {named}, the mount table says {filesystem}", path.display()));
             filesystem = named.to_owned();
         }
@@ -105,7 +105,7 @@ impl<'a> Walk<'a> {
         layers
     }
 
-    /// Whether an ext4 has a journal, by its thread, or where the kernel does not name that, by its mode of data.
+    /// True if an ext4 has a journal: by its thread, or by its mode of data where the kernel names no thread.
     fn shows_a_journal(&mut self, mount: &Mount) -> bool {
         let (major, minor) = mount.number;
         let device = fs::canonicalize(self.roots.sys.join(format!("dev/block/{major}:{minor}")));
@@ -148,7 +148,7 @@ impl<'a> Walk<'a> {
         if mount.number.0 != 0 {
             found.extend(self.by_number(mount.number));
         } else if filesystem_class(&mount.filesystem) != FilesystemClass::Disk {
-            // None of its own; durability_class.rs judges these by their nature.
+            // None of its own; durability_class.rs judges these by their class.
         } else if mount.source.starts_with("/dev") {
             found.extend(self.members(mount));
         } else {
@@ -215,7 +215,7 @@ impl<'a> Walk<'a> {
         found
     }
 
-    /// Goes through one device and what lies below it. Answers whether a power cut may empty a cache at or below it,
+    /// Walks through one device and everything below it. Returns true if a power cut may empty a cache at or below it,
     /// and the file systems that were met on the way.
     fn device(&mut self, dir: &Path, depth: usize) -> (bool, Vec<Layer>) {
         let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -277,7 +277,7 @@ impl<'a> Walk<'a> {
             (Some(file), Some(facts)) => {
                 let before = self.devices.len();
                 let layers = self.filesystem(&file, &facts, depth + 1);
-                // Met before, or without a device: nothing vouches for it.
+                // Met before, or without a device: nothing proves it safe.
                 let found = &self.devices[before..];
                 let volatile = found.is_empty() || found.iter().any(|d| d.write_cache != WriteCache::WriteThrough);
                 (volatile, layers)
@@ -290,7 +290,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Fills in what depends on what lies below; `below` says whether that is volatile, `None` for a leaf.
+    /// Fills in the properties that depend on lower layers; `below` is true if those are volatile, `None` for a leaf.
     fn judge(&mut self, at: usize, dir: &Path, below: Option<bool>) -> bool {
         let device = &mut self.devices[at];
         device.leaf = below.is_none();
@@ -345,7 +345,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// File systems that the magic number tells apart from all others, or a name for their family.
+/// File systems that the magic number distinguishes from all others, or a name for their family.
 fn magic_name(magic: u64) -> Option<&'static str> {
     Some(match magic {
         0xEF53 => "ext",

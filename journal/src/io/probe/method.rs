@@ -13,10 +13,10 @@ pub enum Space {
     Zeroed,
 }
 
-/// How a write is issued and made durable.
+/// Way to issue a write and make it durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// A write through the page cache, not synced at all: what `written` costs.
+    /// A write through the page cache, not synced at all: the cost of `written`.
     Written,
     /// A write, then `fdatasync`.
     Fdatasync,
@@ -37,9 +37,9 @@ pub enum Way {
 /// One way to make a write durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Method {
-    /// What is written to.
+    /// The space that is written to.
     pub space: Space,
-    /// How.
+    /// The way to write.
     pub way: Way,
 }
 
@@ -107,7 +107,7 @@ impl Way {
         }
     }
 
-    /// Whether a flush is sent to the disk: without one only a disk without a volatile cache keeps the write.
+    /// Returns true if a flush is sent to the disk: without one only a disk without a volatile cache keeps the write.
     pub const fn flushes(self) -> bool {
         !matches!(self, Self::Written | Self::SyncFileRange)
     }

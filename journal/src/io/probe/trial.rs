@@ -1,4 +1,4 @@
-//! A file to try things on, and the trials.
+//! A trial file, and the trials.
 #![allow(unsafe_code)] // entries of a ring that point to memory
 
 use std::io::{self, IoSlice};
@@ -27,7 +27,7 @@ const CHUNK: usize = 1 << 20;
 const WAIT_WRITE_WAIT: u32 = 7;
 /// `RWF_DSYNC`, as the ring takes it.
 const RWF_DSYNC: i32 = 2;
-/// Marks the sync that is linked to a write, among what comes back.
+/// Marks the sync that is linked to a write, among the completions.
 const SYNC: u64 = 1 << 32;
 const BLOCKS: u64 = FILE_BYTES / BLOCK as u64;
 
@@ -38,7 +38,7 @@ pub enum ProbeError {
     /// It is no folder.
     #[error("{} is no folder", path.display())]
     NotAFolder {
-        /// What was given.
+        /// The given path.
         path: PathBuf,
     },
     /// No file can be made in it.
@@ -46,21 +46,21 @@ pub enum ProbeError {
     Folder {
         /// The folder.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The method is not offered here.
     #[error("not offered here: {source}")]
     NotOffered {
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// An operation failed.
     #[error("{what}: {source}")]
     Io {
-        /// Which.
+        /// The operation.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -92,13 +92,13 @@ impl<'a> Trial<'a> {
         Ok(Self { cached, direct, space: None, clock, stop })
     }
 
-    /// Whether the file could be opened for direct I/O.
+    /// Returns true if the file could be opened for direct I/O.
     pub fn is_direct(&self) -> bool {
         self.direct.is_some()
     }
 
-    /// Tries one method for about so many nanoseconds and gives `each` the nanoseconds of every operation. Answers the
-    /// time in which they were done, preparations left out.
+    /// Tries one method for about so many nanoseconds and gives `each` the nanoseconds of every operation. Returns the
+    /// time in which they were done, without preparations.
     ///
     /// # Errors
     /// [`ProbeError::NotOffered`] where this kernel or file system has no such thing, [`ProbeError::Io`] for any other
@@ -121,7 +121,7 @@ impl<'a> Trial<'a> {
                 way => self.one_by_one(way, left, each)?,
             };
             spent += took;
-            // What was written once is no longer what the method is about.
+            // Space that was written once no longer fits the method.
             if method.space != Space::Zeroed {
                 self.space = None;
             }
@@ -165,7 +165,7 @@ impl<'a> Trial<'a> {
         Ok(())
     }
 
-    /// Nanoseconds taken, and whether the space was used up.
+    /// Nanoseconds taken, and true if the space was used up.
     fn one_by_one(&self, way: Way, nanos: u64, each: &mut (dyn FnMut(u64) + Send)) -> Result<(u64, bool), ProbeError> {
         let block = filled();
         let begun = self.clock.boot_ns();
@@ -209,7 +209,7 @@ impl<'a> Trial<'a> {
         let begun = self.clock.boot_ns();
         let work = || -> Result<(), ProbeError> {
             let block = filled();
-            // Each does at least one: to start it may take longer than the time there is.
+            // Each does at least one: its start may take longer than the given time.
             for done in 0u64.. {
                 let before = self.clock.boot_ns();
                 if done > 0 && before - begun >= nanos || self.stopped() {
@@ -247,8 +247,8 @@ impl<'a> Trial<'a> {
         let linked = matches!(way, Way::Linked(_));
         let mut ring = IoUring::new(2 * depth).map_err(|source| ProbeError::NotOffered { source })?;
         let fd = types::Fd(self.direct.as_ref().unwrap_or(&self.cached).as_raw_fd());
-        // One block for all: every write says the same, and none is ever read. It outlives the ring's writes, because
-        // this function leaves only once each of them has come back.
+        // One block for all: every write has the same bytes, and none is ever read. It outlives the ring's writes,
+        // because this function returns only once each of them has come back.
         let block = filled();
         let mut sent = vec![0; depth as usize];
         let (mut number, mut in_flight) = (0u64, 0u32);
@@ -286,7 +286,7 @@ impl<'a> Trial<'a> {
             if let Err(source) = ring.submit_and_wait(1)
                 && !passes(&source)
             {
-                // What the kernel holds of it cannot be known any more: the memory is never given to anybody else.
+                // The kernel may still use it: the memory is never reused.
                 let _kept = ManuallyDrop::new(block);
                 return Err(ProbeError::Io { what: "wait for the ring", source });
             }
@@ -297,7 +297,7 @@ impl<'a> Trial<'a> {
                     idle.push(slot);
                     each(self.clock.boot_ns().saturating_sub(sent[slot as usize]));
                 }
-                // After a write that failed its sync is called off: the write says why.
+                // After a failed write its sync is cancelled: the write has the reason.
                 let called_off = is_sync && completion.result() == -libc::ECANCELED;
                 if completion.result() != if is_sync { 0 } else { BLOCK as i32 } && !called_off {
                     let code = -completion.result().min(0);
@@ -314,12 +314,12 @@ impl<'a> Trial<'a> {
     }
 }
 
-/// Interrupted, or short of memory for the moment.
+/// True if the call was interrupted, or the kernel is short of memory for the moment.
 fn passes(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock | io::ErrorKind::ResourceBusy)
 }
 
-/// A method that its first operation refuses is not offered; anything else is a failure.
+/// Maps an error: a method whose first operation is refused is not offered; anything else is a failure.
 fn failed(way: Way, source: io::Error, first: bool) -> ProbeError {
     let refused = [Errno::OPNOTSUPP, Errno::INVAL, Errno::NOSYS].map(|e| Some(e.raw_os_error()));
     match first && refused.contains(&source.raw_os_error()) {
@@ -384,7 +384,7 @@ mod tests {
     use crate::clock::SystemClock;
     use crate::io::probe::METHODS;
 
-    /// Where files must have names (FUSE, NFS, vfat), it is gone before anything is measured.
+    /// Where files must have names (FUSE, NFS, vfat), the name is gone before anything is measured.
     #[test]
     fn a_file_that_needed_a_name_has_lost_it() {
         let dir = tempfile::tempdir().expect("a folder");

@@ -1,4 +1,4 @@
-//! Whether this process may set up io_uring, and if not, why.
+//! Checks if this process may set up io_uring, and if not, why.
 
 use std::fs;
 use std::io;
@@ -6,12 +6,12 @@ use std::io;
 use io_uring::{IoUring, Probe, opcode};
 use rustix::process::Resource;
 
-/// What was found out about io_uring.
+/// Findings about io_uring.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uring {
     /// A ring could be set up, and it knows the operations that are needed.
     pub permitted: bool,
-    /// Why not, or what else stands in its way; one sentence each.
+    /// The reasons against it, or other obstacles; one sentence each.
     pub notes: Vec<String>,
     /// The kernel's release.
     pub kernel: String,
@@ -21,7 +21,7 @@ pub struct Uring {
     pub memlock_bytes: Option<u64>,
 }
 
-/// Tries it.
+/// Tries to set up a ring.
 pub fn uring() -> Uring {
     let disabled = fs::read_to_string("/proc/sys/kernel/io_uring_disabled").ok();
     let disabled = disabled.and_then(|text| text.trim().parse().ok());
@@ -54,7 +54,7 @@ fn set_up() -> io::Result<Vec<&'static str>> {
     Ok(needed.into_iter().filter(|(code, _)| !probe.is_supported(*code)).map(|(_, name)| name).collect())
 }
 
-/// Whether a seccomp filter is in force, which is how containers refuse it.
+/// Returns true if a seccomp filter is in force, which is the way that containers refuse it.
 fn filtered() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() == "2"))

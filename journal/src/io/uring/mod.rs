@@ -1,21 +1,21 @@
 //! Several operations in flight from one thread: an io_uring, driven by tokio-uring.
 //!
-//! What must hold:
+//! Invariants:
 //! - **One thread, and nothing else on it.** tokio-uring hands operations to the kernel only when its thread parks;
-//!   beside anything that keeps the thread busy a write would wait for seconds. So nothing on it blocks, and it sleeps
-//!   whenever there is nothing to begin: it is woken by an operation that ended, by [`Ring::wake`], or at the time that
-//!   its [`Source`] named. It never polls in a loop; [`Ring::wakes`] counts.
-//! - **The kernel owns what it was given.** Buffer and file belong to the operation until its completion was seen,
-//!   whatever becomes of who asked for it.
-//! - **The same promises as a blocking call**: a short write goes on, zero bytes is an error, an empty write syncs
-//!   nothing, a failure goes through the file's latch, and [`Operation`]'s `done` is called exactly once, also when the
+//!   beside a task that keeps the thread busy a write would wait for seconds. So nothing on it blocks, and it sleeps
+//!   whenever there is nothing to begin. An operation that ended, [`Ring::wake`], or the time that its [`Source`] named
+//!   wakes it. It never polls in a loop; [`Ring::wakes`] counts.
+//! - **The kernel owns the memory and file of an operation.** Buffer and file belong to the operation until its
+//!   completion was seen, even if its caller is gone.
+//! - **The same promises as a blocking call**: a short write continues, zero bytes is an error, an empty write syncs
+//!   nothing, and a failure goes through the file's latch. [`Operation`]'s `done` is called exactly once, also when the
 //!   thread is gone.
-//! - **Bounded**: [`MAX_IN_FLIGHT`] operations in flight, [`INBOX`] that wait, buffers of [`REGISTERED_BYTES`] in all registered with the
-//!   kernel; a larger write gets memory of its own, which is kept for the next as long as it is not huge.
+//! - **Bounded**: [`MAX_IN_FLIGHT`] operations in flight, [`INBOX`] that wait, and [`REGISTERED_BYTES`] of buffers
+//!   registered with the kernel. A larger write gets memory of its own, retained for the next unless it is huge.
 //!
-//! How a synced write is made: with `RWF_DSYNC`, each by itself, where writes are direct. Where they go through the page
-//! cache the kernel makes one such write per file at a time, so there a write takes its place, and an `fdatasync` once that is
-//! complete; likewise where the flag is refused. (Not a linked one: the kernel does not always take both of a pair at once.)
+//! A synced direct write uses `RWF_DSYNC`, each by itself. Through the page cache the kernel makes one such write per
+//! file at a time, so there a plain write is made, and an `fdatasync` after it is complete. The same holds where the
+//! flag is refused. (The sync is not linked: the kernel does not always take both of a pair at once.)
 
 #[cfg(feature = "models")]
 mod model;
@@ -39,32 +39,32 @@ use crate::sync::{Bell, Condvar, Mutex, MutexGuard, mpsc};
 pub use operation::{Operation, Ticket};
 pub(super) use probe::{Refused, available};
 
-/// Operations that a ring has in flight; the others wait in its inbox, or are not asked for.
+/// Operations that a ring has in flight; others wait in its inbox, or are not requested.
 pub const MAX_IN_FLIGHT: usize = 32;
-/// Operations that wait for a place among those.
+/// Operations that wait for one of those places.
 pub const INBOX: usize = 256;
-/// Entries of the submission queue: each operation has one in it at a time, so that none ever waits for a place.
+/// Entries of the submission queue: each operation has one in it at a time, so none ever waits for a place.
 const ENTRIES: u32 = 4 * MAX_IN_FLIGHT as u32;
 /// Bytes of all registered buffers: half of the default `RLIMIT_MEMLOCK`.
 pub const REGISTERED_BYTES: usize = 4 << 20;
 
-/// Who has work for a ring's thread. Asked on that thread, so it must not block.
+/// Source of work for a ring's thread. It is called on that thread, so it must not block.
 pub trait Source: Send + Sync {
-    /// What to begin now.
+    /// Returns the work to begin now.
     fn next(&self) -> Next;
 }
 
-/// What a [`Source`] answers.
+/// Answer of a [`Source`].
 pub enum Next {
-    /// Begin this, and ask again.
+    /// Begin this operation, and ask again.
     Begin(Operation),
-    /// Nothing until [`Ring::wake`], the end of an operation, or so much later (in whole milliseconds, rounded up).
+    /// Nothing until [`Ring::wake`], the end of an operation, or this time (in whole milliseconds, rounded up).
     Wait(Option<Duration>),
     /// Nothing ever; do not ask again.
     Done,
 }
 
-/// How a synced write is made.
+/// Way to sync a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncStyle {
     /// `RWF_DSYNC` on the write.
@@ -73,25 +73,25 @@ pub enum SyncStyle {
     Behind,
 }
 
-/// What a ring is made for.
+/// Settings of a ring.
 pub(super) struct Setup {
-    /// Writes in flight that are expected at once: so many buffers are registered.
+    /// Writes expected in flight at once: so many buffers are registered.
     pub(super) in_flight: usize,
     /// Bytes of a usual write, at most.
     pub(super) write_bytes: usize,
-    /// How synced writes are made.
+    /// Way to sync writes.
     pub(super) style: SyncStyle,
-    /// Told of what is not to be had.
+    /// Receives each fallback.
     pub(super) fallbacks: Arc<Fallbacks>,
 }
 
-/// Told once how the start of the thread went: whether buffers are registered.
+/// Receives the result of the thread's start once: true if buffers are registered.
 type Started = mpsc::SyncSender<io::Result<bool>>;
 
 struct State {
     inbox: VecDeque<Operation>,
     source: Option<Arc<dyn Source>>,
-    /// Anything is in flight, or the thread is about to ask its source.
+    /// True if anything is in flight, or the thread is about to ask its source.
     busy: bool,
     stop: bool,
 }
@@ -115,7 +115,7 @@ impl Shared {
     }
 }
 
-/// However the thread ends, nobody waits for it any more.
+/// Ends all waits for the thread, however the thread ends.
 struct End(Arc<Shared>);
 
 impl Drop for End {
@@ -125,7 +125,7 @@ impl Drop for End {
         let (inbox, source) = (std::mem::take(&mut state.inbox), state.source.take());
         state.busy = false;
         drop(state);
-        drop((inbox, source)); // each operation tells its own end
+        drop((inbox, source)); // each operation reports its own end
         self.0.idle.notify_all();
     }
 }
@@ -143,7 +143,7 @@ impl Ring {
     /// Starts the thread.
     ///
     /// # Errors
-    /// Why there is no ring to be had.
+    /// The reason why no ring is available.
     pub(super) fn start(setup: Setup) -> io::Result<Self> {
         Self::start_as(setup, thread::run)
     }
@@ -169,7 +169,7 @@ impl Ring {
         Ok(Self { shared, style, registered, thread: Some(thread), thread_id })
     }
 
-    /// One for a model, with no kernel behind it: it does what it is asked for through [`super::File`].
+    /// Makes a ring for a model, with no kernel behind it: it executes operations through [`super::File`].
     ///
     /// # Errors
     /// None.
@@ -179,8 +179,8 @@ impl Ring {
         Self::start_as(Setup { in_flight: 2, write_bytes: 1 << 20, style: SyncStyle::PerWrite, fallbacks }, model::run)
     }
 
-    /// Has an operation carried out; its `done` is called on the ring's thread. Waits while [`INBOX`] others wait; so it is
-    /// not to be called on that thread.
+    /// Executes an operation; its `done` is called on the ring's thread. Waits while [`INBOX`] others wait, so it must
+    /// not be called on that thread.
     pub fn submit(&self, operation: Operation) {
         let mut state = self.shared.state();
         while self.is_alive() && state.inbox.len() >= INBOX {
@@ -194,26 +194,26 @@ impl Ring {
         }
     }
 
-    /// Sets who is asked for work. There is one at a time.
+    /// Sets the source of work. There is one at a time.
     pub fn attach(&self, source: Arc<dyn Source>) {
         self.shared.state().source = Some(source);
         self.wake();
     }
 
-    /// Has the source asked again.
+    /// Makes the thread ask its source again.
     pub fn wake(&self) {
         self.shared.bell.notify_one();
     }
 
-    /// Waits until the source was let go (it said [`Next::Done`]) and nothing is in flight. Not to be called on the
-    /// ring's own thread.
+    /// Waits until the source was released (it returned [`Next::Done`]) and nothing is in flight. Not to be called on
+    /// the ring's own thread.
     pub fn wait_done(&self) {
         self.wake();
         let waited = self.shared.idle.wait_while(self.shared.state(), |state| self.is_at_work(state));
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// As [`Self::wait_done`], for at most so long; whether it came to that.
+    /// As [`Self::wait_done`], for at most `timeout`; returns true if that state was reached.
     pub fn is_done_within(&self, timeout: Duration) -> bool {
         self.wake();
         let waited = self.shared.idle.wait_timeout_while(self.shared.state(), timeout, |state| self.is_at_work(state));
@@ -224,12 +224,12 @@ impl Ring {
         self.is_alive() && (state.busy || state.source.is_some())
     }
 
-    /// Whether the thread is there. It ends with the ring only, or by a bug.
+    /// Returns true if the thread is there. It ends with the ring only, or by a bug.
     pub fn is_alive(&self) -> bool {
         self.shared.alive.load(Ordering::Acquire)
     }
 
-    /// Times that the thread went to look for work.
+    /// Times that the thread looked for work.
     pub fn wakes(&self) -> u64 {
         self.shared.wakes.load(Ordering::Relaxed)
     }
@@ -244,12 +244,12 @@ impl Ring {
         self.shared.most.load(Ordering::Relaxed)
     }
 
-    /// How synced writes are made.
+    /// Way to sync writes.
     pub fn style(&self) -> SyncStyle {
         self.style
     }
 
-    /// Whether its buffers are registered with the kernel.
+    /// Returns true if its buffers are registered with the kernel.
     pub fn is_registered(&self) -> bool {
         self.registered
     }
@@ -259,7 +259,7 @@ impl Drop for Ring {
     fn drop(&mut self) {
         self.shared.state().stop = true;
         self.wake();
-        // The last reference may go on the ring's own thread, which then ends by itself.
+        // The last reference may end on the ring's own thread, which then ends by itself.
         if threads::current().id() != self.thread_id
             && let Some(thread) = self.thread.take()
         {

@@ -1,8 +1,8 @@
-//! The ring's thread as the models have it: `thread.rs` without tokio-uring and the kernel.
+//! The ring's thread for the models: `thread.rs` without tokio-uring and the kernel.
 //!
-//! What must hold: it asks its source, sleeps and is woken at exactly the moments at which the real one does, and at no
-//! other, or a wake-up that is lost would be healed here. What is in flight takes effect and ends in any order, at any
-//! moment, on this thread. No time passes: a source that names a moment is not asked at it.
+//! Invariants: it asks its source, sleeps and wakes at exactly the same moments as the real thread, and at no other;
+//! else a lost wake-up would stay hidden here. Operations in flight take effect and end in any order, at any moment, on
+//! this thread. No time passes: a source that names a moment is not asked at it.
 
 use std::sync::Arc;
 

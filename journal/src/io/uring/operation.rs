@@ -1,22 +1,22 @@
-//! One operation for a ring, and who waits for it.
+//! One operation for a ring, and its waiter.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use crate::io::{Durability, File, IoBuf};
 
-/// Called once, with how the operation ended.
+/// Called once, with the result of the operation.
 pub(super) type Done = Box<dyn FnOnce(io::Result<()>) + Send>;
 /// Fills the buffer of a write, which is empty and large enough.
 pub(super) type Fill = Box<dyn FnOnce(IoBuf) -> IoBuf + Send>;
 
-/// What is asked of the kernel.
+/// The request to the kernel.
 pub(super) enum What {
     /// The bytes that `fill` makes, at `pos`.
     Write { len: usize, fill: Fill, pos: u64, durability: Durability },
     /// The same, and then a range sync of them.
     WriteRange { len: usize, fill: Fill, pos: u64 },
-    /// What the page cache holds of these bytes.
+    /// Write-back of these bytes from the page cache.
     SyncRange { pos: u64, len: u64 },
     /// All completed writes of the file.
     SyncData,
@@ -24,8 +24,8 @@ pub(super) enum What {
 
 /// A write or a sync, to be made by a ring's thread.
 ///
-/// `done` is called exactly once, on that thread or, when it is gone, wherever the operation is dropped; it must not
-/// block.
+/// `done` is called exactly once: on that thread or, when the thread is gone, wherever the operation is dropped. It
+/// must not block.
 pub struct Operation {
     pub(super) file: Arc<dyn File>,
     /// Taken when it begins.
@@ -34,7 +34,7 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// A write of `len` bytes at `pos`. `fill` is given an empty buffer with room for them, and returns it with exactly
+    /// A write of `len` bytes at `pos`. `fill` takes an empty buffer with room for them, and returns it with exactly
     /// them; it runs on the ring's thread.
     pub fn write(
         file: Arc<dyn File>,
@@ -48,7 +48,7 @@ impl Operation {
         Self { file, what: Some(what), done: Some(Box::new(done)) }
     }
 
-    /// A write, followed by a range sync of what it wrote: see [`File::sync_range`] for what that is worth.
+    /// A write, followed by a range sync of its bytes: see [`File::sync_range`] for the promise of that.
     pub fn write_and_sync_range(
         file: Arc<dyn File>,
         pos: u64,
@@ -75,7 +75,7 @@ impl Operation {
         Self { file, what: Some(What::SyncData), done: Some(Box::new(done)) }
     }
 
-    /// Tells how it ended. The file is let go first: who is told may be about to ask for its lock.
+    /// Reports the result. The file is released first, because the receiver may be about to ask for its lock.
     pub(super) fn end(mut self, result: io::Result<()>) {
         let done = self.done.take();
         drop(self);
@@ -93,12 +93,12 @@ impl Drop for Operation {
     }
 }
 
-/// For who waits for an operation by blocking.
+/// A blocking wait for an operation.
 #[derive(Clone, Default)]
 pub struct Ticket(Arc<(Mutex<Option<io::Result<()>>>, Condvar)>);
 
 impl Ticket {
-    /// What to give as `done`.
+    /// Returns the callback to pass as `done`.
     pub fn done(&self) -> impl FnOnce(io::Result<()>) + Send + 'static {
         let its = self.0.clone();
         move |result| {
@@ -110,7 +110,7 @@ impl Ticket {
     /// Blocks until it is over.
     ///
     /// # Errors
-    /// What the operation ended in.
+    /// The error of the operation.
     pub fn wait(self) -> io::Result<()> {
         let mut slot = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
         loop {

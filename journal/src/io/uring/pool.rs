@@ -1,7 +1,7 @@
-//! The buffers of a ring: aligned, owned, registered with the kernel where it lets us.
+//! The buffers of a ring: aligned, owned, registered with the kernel where it permits it.
 //!
-//! What must hold: a registered buffer's memory is neither moved nor freed while the ring lives, so that the number by
-//! which the kernel knows it always means that memory; it is here or in an operation in flight, never in both.
+//! Invariants: a registered buffer's memory is neither moved nor freed while the ring lives, so that its number in the
+//! kernel always means that memory. The buffer is here or in an operation in flight, never in both.
 #![allow(unsafe_code)] // tokio-uring asks for addresses that stay
 
 use std::cell::RefCell;
@@ -14,9 +14,9 @@ use super::{REGISTERED_BYTES, Setup};
 use crate::io::IoBuf;
 use crate::io::buffer::ALIGN;
 
-/// Memory of their own, for larger writes, that is kept for the next.
+/// Separate buffers, for larger writes, that the pool retains for the next.
 const POOLED_BUFFERS_MAX: usize = 4;
-/// A spare above this is given back.
+/// A separate buffer above this is freed.
 const POOLED_BUFFER_BYTES_MAX: usize = 4 << 20;
 /// A write repeats at most one block before its batch and pads one behind it, beside the batch's header.
 const BATCH_OVERHEAD_BYTES: usize = 3 * 4096;
@@ -57,7 +57,7 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// So many buffers as writes are expected in flight, each for a usual write.
+    /// A pool with one buffer for each write expected in flight, each for a usual write.
     pub(super) fn new(setup: &Setup) -> Self {
         let count = setup.in_flight.clamp(1, super::MAX_IN_FLIGHT);
         let bytes = (setup.write_bytes + BATCH_OVERHEAD_BYTES).min(REGISTERED_BYTES / count).next_multiple_of(ALIGN);
@@ -65,7 +65,7 @@ impl Pool {
         Self { registered: RefCell::new(buffers), unregistered: RefCell::default() }
     }
 
-    /// Registers the buffers with the ring of this thread. Where that fails they are used as they are.
+    /// Registers the buffers with the ring of this thread. Where that fails they are used unregistered.
     pub(super) fn register(&self) -> io::Result<()> {
         let mut buffers = self.registered.borrow_mut();
         let regions: Vec<_> = buffers.iter_mut().map(|b| Region { start: b.as_mut_ptr(), len: b.capacity() }).collect();

@@ -1,8 +1,8 @@
-//! Whether io_uring is to be had here: asked of the kernel, and tried.
+//! Checks if io_uring is available here: asks the kernel, and tries it.
 //!
-//! What must hold: nothing is believed that was not seen to work. A kernel may refuse the set-up (a sysctl, a seccomp
-//! filter, a security module), grant it and refuse to submit, or lack an operation; each is found here, before a ring is
-//! counted on, and named with its remedy. `SIGSYS` from a filter that kills cannot be caught.
+//! Invariants: only features that were seen to work count. A kernel may refuse the set-up (a sysctl, a seccomp filter,
+//! a security module), grant it and refuse to submit, or lack an operation. Each is found here, before a ring is relied
+//! on, and named with its remedy. `SIGSYS` from a filter that kills cannot be caught.
 
 use std::fs;
 use std::io;
@@ -16,7 +16,7 @@ use super::SyncStyle;
 use crate::io::IoBuf;
 use crate::io::engine::{Fallback, FallbackReason, Fallbacks};
 
-/// What the journal's ring asks of the kernel.
+/// Operations that the journal's ring needs from the kernel.
 const NEEDED: [(u8, &str); 4] = [
     (opcode::Write::CODE, "WRITE"),
     (opcode::WriteFixed::CODE, "WRITE_FIXED"),
@@ -25,7 +25,7 @@ const NEEDED: [(u8, &str); 4] = [
 ];
 const SYSCTL: &str = "/proc/sys/kernel/io_uring_disabled";
 
-/// Why there is no ring.
+/// The reason why there is no ring.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Refused(pub(crate) Fallback);
 
@@ -57,11 +57,11 @@ fn refusal(what: &str, code: Option<Errno>, error: &io::Error, sysctl: Option<&s
     Fallback::new(reason, format!("{what}: {error}: threads write instead; {remedy}"))
 }
 
-/// Tries everything that the journal's ring will do, on a file without a name in `dir`, and says how synced writes are
-/// best made there.
+/// Tries all operations of the journal's ring, on a file without a name in `dir`, and returns the best way to sync
+/// writes there.
 ///
 /// # Errors
-/// What is refused or missing, with its remedy.
+/// The refused or missing feature, with its remedy.
 pub(crate) fn available(dir: &OwnedFd, direct: bool, block: u32, fallbacks: &Fallbacks) -> Result<SyncStyle, Refused> {
     let refused = |what: &str| {
         let what = what.to_owned();
@@ -76,7 +76,7 @@ pub(crate) fn available(dir: &OwnedFd, direct: bool, block: u32, fallbacks: &Fal
     }
     let through = if direct { OFlags::DIRECT } else { OFlags::empty() };
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC | through;
-    // Without files that have no name there is nothing to try it on; the writes themselves will tell.
+    // Without files that have no name there is no trial; the writes themselves will show it.
     let Ok(file) = rustix::fs::openat(dir, ".", flags, Mode::from_raw_mode(0o600)) else {
         return Ok(SyncStyle::PerWrite);
     };

@@ -1,4 +1,4 @@
-//! What a ring's thread queues for the kernel, seen with a file on which a write lasts: a pipe that is full.
+//! Operations that a ring's thread queues for the kernel, seen with a file on which a write lasts: a full pipe.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,7 +9,7 @@ use rustix::fs::OFlags;
 use super::*;
 use crate::io::{Durability, File, IoBuf, Lock};
 
-/// Only what hangs takes longer.
+/// Only a hang takes longer.
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The end of a pipe that is written to. Everything but its descriptor is refused.
@@ -66,8 +66,8 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Where syncs come behind writes, none is queued before the completion of its write was seen, whatever the kernel makes of
-/// what it is given at once; and the write is over when its sync is.
+/// Where syncs come behind writes, none is queued before the completion of its write was seen, whatever the kernel does
+/// with entries that it gets at once. The write is over when its sync is.
 #[test]
 fn no_sync_is_queued_beside_its_write() {
     let fallbacks = Arc::new(Fallbacks::new(Arc::new(|_| {})));
@@ -87,7 +87,7 @@ fn no_sync_is_queued_beside_its_write() {
     let file: Arc<dyn File> = Arc::new(Pipe(writing.into()));
     ring.submit(Operation::write(file, 0, Durability::Synced, 4096, fill, ticket.done()));
     until("nothing is queued", || queued() > 0);
-    // Whatever was to be queued together with the write has been when the thread has slept and looked again.
+    // Anything to be queued together with the write is queued once the thread has slept and looked again.
     for _ in 0..3 {
         let wakes = ring.wakes();
         ring.wake();

@@ -1,6 +1,6 @@
 //! The thread of a ring.
 //!
-//! Steps, each time it is woken: begin what lies in the inbox; ask the source until it has nothing; sleep. Each operation
+//! Steps at each wake-up: begin the operations in the inbox; ask the source until it has nothing; sleep. Each operation
 //! is a task of its own, which ends it and rings the bell. Everything is handed to the kernel when the thread parks.
 
 use std::cell::Cell;
@@ -22,8 +22,8 @@ use crate::io::engine::{Fallback, FallbackReason, Fallbacks};
 use crate::io::{Durability, File, IoBuf};
 use crate::sync::atomic::Ordering;
 
-/// While something is in flight the thread parks at least so often: a submission that the kernel put off (it was short
-/// of memory) is made again then.
+/// Longest park while something is in flight: a submission that the kernel deferred (it was short of memory) is made
+/// again then.
 const NUDGE: Duration = Duration::from_millis(100);
 
 struct Thread {
@@ -34,7 +34,7 @@ struct Thread {
     fallbacks: Arc<Fallbacks>,
 }
 
-/// Runs the ring until it is told to stop; `started` is told once how the start went: whether buffers are registered.
+/// Runs the ring until a stop is requested; `started` gets the start's result once: true if buffers are registered.
 pub(super) fn run(shared: &Arc<Shared>, setup: &Setup, started: &Started) {
     let _end = End(shared.clone());
     let runtime = match runtime() {
@@ -110,7 +110,7 @@ impl Thread {
         }
     }
 
-    /// Begins what there is to begin; says until when there is nothing more.
+    /// Begins all available work; returns the time until which there is nothing more.
     fn begin_all(self: &Rc<Self>) -> Option<Duration> {
         while self.in_flight.get() < MAX_IN_FLIGHT {
             let next = self.shared.state().inbox.pop_front();
@@ -203,12 +203,12 @@ impl Thread {
                 Err(e) => return (buf, Err(e.into())),
             }
         }
-        // Never linked to the write: a kernel that is short of memory takes the first of a pair alone, and the sync that it is
-        // given later then runs beside that write, not behind it.
+        // Never linked to the write: a kernel that is short of memory takes the first of a pair alone. The sync, which
+        // it gets later, then runs beside that write, not behind it.
         let behind = synced && self.style.get() == SyncStyle::Behind && at > 0;
         let done = match (behind, file.latch().map_or(Ok(()), |latch| latch.check())) {
             (false, _) => Ok(()),
-            // Since the write began another sync may have failed, and have been told what this one is not told any more.
+            // Since the write began another sync may have failed and consumed the error, which this one then misses.
             (true, Err(e)) => Err(e),
             (true, Ok(())) => self.sync_data(file).await,
         };
@@ -239,7 +239,7 @@ impl Thread {
         Ok(())
     }
 
-    /// Writes what is left of `buf` from `at` on, or a part of it; `by_itself`: and syncs that.
+    /// Writes the rest of `buf` from `at` on, or a part of it; with `by_itself` it also syncs that.
     async fn write_some(
         &self,
         file: Arc<dyn File>,
@@ -261,7 +261,7 @@ impl Thread {
         (buf, written)
     }
 
-    /// Queues one operation. It owns `data` until its completion was seen, also when nobody waits for it any more.
+    /// Queues one operation. It owns `data` until its completion was seen, also when its waiter is gone.
     fn queue<D: Unpin + 'static>(
         &self,
         data: D,
@@ -272,7 +272,7 @@ impl Thread {
     }
 }
 
-/// An operation counts as in flight until it was told how it ended, also when telling panics.
+/// An operation in flight: it counts until its end was reported, also when the report panics.
 struct Begun(Rc<Thread>);
 
 impl Drop for Begun {
@@ -282,7 +282,7 @@ impl Drop for Begun {
     }
 }
 
-/// What an operation gives back: what it owned, and the kernel's answer.
+/// Result of an operation: the values that it owned, and the kernel's answer.
 struct Answer<D>(std::marker::PhantomData<D>);
 
 impl<D> OneshotOutputTransform for Answer<D> {

@@ -1,7 +1,7 @@
-//! What is kept, and was not proven to be on the disk, is written again.
+//! Rewrite of preserved data that was not proven to be on the disk.
 //!
-//! What must hold: a batch that is intact keeps its bytes and its place, so that a power cut in the middle leaves each as it
-//! was. Where none is, zeroes are written: what lay there is set aside. Nothing is written that could not be read.
+//! Invariant: an intact batch keeps its bytes and its place, so that a power cut in the middle leaves each as it was.
+//! Where no batch is, zeroes are written: the former bytes are quarantined. Nothing is written that could not be read.
 
 use std::io;
 
@@ -13,7 +13,7 @@ use crate::recovery::scan::Found;
 use crate::window::Window;
 
 impl PlanExecutor<'_> {
-    /// What of it is not proven to be on the disk, and then a sync of all.
+    /// Rewrites the data that is not proven to be on the disk, and then syncs everything.
     pub(super) fn write_kept_again(&mut self, w: &Work, plan: &Plan) -> io::Result<()> {
         let block = u64::from(w.header.block_size);
         if w.headless {
@@ -29,9 +29,9 @@ impl PlanExecutor<'_> {
         w.file.sync_all()
     }
 
-    /// The same bytes at the same place; zeroes from the end of what is kept to the end of its block, and where no batch is
-    /// in between: the rest of a block may not have come to the disk with its batch, and on a segment that was used before
-    /// others' bytes lie there, which every later look would take for damage.
+    /// Writes the same bytes at the same place; zeroes between batches, and from the end of the last preserved batch
+    /// to the end of its block. The rest of a block may not have reached the disk with its batch. On a reused segment
+    /// other bytes lie there, which every later scan would report as damage.
     fn write_again(&mut self, w: &Work, from: u64, data_end: u64) -> io::Result<()> {
         let block = u64::from(w.header.block_size);
         let to = data_end.next_multiple_of(block);
@@ -39,7 +39,7 @@ impl PlanExecutor<'_> {
         for at in (from..to).step_by(PIECE as usize) {
             let end = to.min(at + PIECE);
             let mut piece = IoBuf::copy_of(window.get(at, (end - at) as usize)?);
-            // What is damaged in between is lost already, named and set aside; its place may be written over.
+            // Damage in between is already lost, named and quarantined; its place may be overwritten.
             let first = w.kept.batches.partition_point(|i| w.scan.batches[*i].end <= at);
             let mut ours = kept(w).skip(first).take_while(|b| b.pos < end);
             ours.try_for_each(|b| window.was_read(b.pos.max(at), b.end.min(end)))?;
@@ -57,7 +57,7 @@ impl PlanExecutor<'_> {
     }
 }
 
-/// Zeroes what of the bytes from `at` on is in none of the batches.
+/// Zeroes the bytes from `at` on that belong to none of the batches.
 fn clear_between(bytes: &mut [u8], at: u64, batches: &[Found]) {
     let end = at + bytes.len() as u64;
     let mut pos = at;
@@ -77,7 +77,7 @@ mod tests {
     use super::super::copies::tests::found;
     use super::*;
 
-    /// Whatever part of the file is looked at, and wherever batches begin and end in it.
+    /// For every part of the file, and wherever batches begin and end in it.
     #[test]
     fn zeroes_come_where_no_batch_is_and_nowhere_else() {
         const FILE: [u8; 40] = [7; 40];

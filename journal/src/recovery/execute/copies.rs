@@ -1,11 +1,11 @@
-//! What is not kept, copied to `quarantine/` before anything is written over it.
+//! Copies of dropped data to `quarantine/`, before anything is written over it.
 //!
-//! What must hold: each copy is synced, and its name too, when this returns. A start that is cut and made again makes the same
-//! copies under the same names. The work is that of going through the batches once, and what is copied.
+//! Invariant: each copy is synced, and its name too, when this returns. A start that is cut and repeated makes the
+//! same copies under the same names. The work is one pass over the batches, and the copied bytes.
 //!
-//! On a full disk a start still comes up. Where a copy finds no room, the prepared segments go: they hold nothing. Where that
-//! is not enough, a tail stays in its segment: the footer then stands behind it, and says that the data ends before it. Damage
-//! is never left so: its place may be written over.
+//! On a full disk a start still succeeds. Where a copy finds no room, the prepared segments are removed: they hold
+//! nothing. If that is not enough, a tail stays in its segment: the footer then stands behind it, and says that the
+//! data ends before it. Damage never stays so: its place may be overwritten.
 
 use std::io;
 
@@ -18,11 +18,12 @@ use crate::recovery::clear_above;
 use crate::recovery::scan::Found;
 use crate::window::Window;
 
-/// Damaged places of one segment that are set aside one by one; where there are more, from the first to the last in one piece.
+/// Damaged places of one segment that are quarantined one by one; more are copied as one piece, from the first to the
+/// last.
 const COPIES: usize = 64;
 
 impl PlanExecutor<'_> {
-    /// Copies to `quarantine/` what will not be kept: damage below the proven end, and everything behind the cut.
+    /// Copies the dropped data to `quarantine/`: damage below the proven end, and everything behind the cut.
     pub(super) fn quarantine(&mut self, w: &mut Work) -> io::Result<()> {
         let (damaged, tail) = not_kept(w);
         for (from, to) in damaged {
@@ -40,7 +41,7 @@ impl PlanExecutor<'_> {
         }
     }
 
-    /// Copies a range. Where the disk is full, the prepared segments are removed first, and it is tried once more.
+    /// Copies a range. On a full disk, the prepared segments are removed first, and the copy is tried once more.
     fn copy_or_free(&mut self, w: &Work, from: u64, to: u64, kind: &str) -> io::Result<()> {
         match self.copy_out(w, from, to, kind) {
             Err(e) if e.kind() == io::ErrorKind::StorageFull && self.free_prepared()? => {
@@ -50,7 +51,7 @@ impl PlanExecutor<'_> {
         }
     }
 
-    /// Removes the prepared segments, and returns whether there were any. Recovery in the process has its own use for them.
+    /// Removes the prepared segments, and returns true if there were any. Recovery in the process uses them itself.
     fn free_prepared(&mut self) -> io::Result<bool> {
         let Some(meta) = self.meta.map(MetaFile::get) else { return Ok(false) };
         let next = if meta.highest_segment == NONE { 0 } else { meta.highest_segment + 1 };
@@ -85,7 +86,7 @@ impl PlanExecutor<'_> {
             copy.sync_all()
         };
         if let Err(e) = copied() {
-            let _ = self.storage.remove(&name); // a part of it helps nobody, and holds the room
+            let _ = self.storage.remove(&name); // a partial copy is useless, and takes the room
             return Err(e);
         }
         self.storage.sync_dir(QUARANTINE)?;
@@ -99,7 +100,7 @@ impl PlanExecutor<'_> {
 /// Ranges of the file.
 type Ranges = Vec<(u64, u64)>;
 
-/// What is not kept: damage, range by range, and the tail.
+/// Dropped data: damage, range by range, and the tail.
 fn not_kept(w: &Work) -> (Ranges, Option<(u64, u64)>) {
     let data_end = kept_end(w);
     let lost = w.scan.garbage.iter().filter(|g| w.headless || g.0 < data_end);
@@ -108,10 +109,10 @@ fn not_kept(w: &Work) -> (Ranges, Option<(u64, u64)>) {
     if let (Some(first), Some(last)) = (damaged.first().copied(), damaged.last().copied())
         && damaged.len() > COPIES
     {
-        damaged = vec![(first.0, last.1)]; // each copy costs syncs, and whoever looks there a name
+        damaged = vec![(first.0, last.1)]; // each copy costs syncs, and one more name in the folder
     }
     let behind_garbage = w.scan.garbage.iter().filter(|g| !w.headless && g.0 >= data_end).copied();
-    // What a later segment repeats is no loss; what ended with its epoch was set aside then.
+    // Data that a later segment repeats is no loss; data that ended with its epoch was quarantined then.
     let behind_batches = left_out(&w.scan.batches, &w.kept.batches).filter(|b| {
         let ended = w.limit.is_some_and(|l| b.header.first_offset >= l);
         b.is_data() && !ended && w.lost.binary_search(&(b.pos, b.end)).is_err()
@@ -121,7 +122,7 @@ fn not_kept(w: &Work) -> (Ranges, Option<(u64, u64)>) {
     (damaged, ends.0.zip(ends.1))
 }
 
-/// The batches that are not kept. Both are gone through once: there may be a million.
+/// The batches that are dropped. Both lists are read once: there may be a million.
 fn left_out<'a>(all: &'a [Found], kept: impl IntoIterator<Item = &'a usize>) -> impl Iterator<Item = &'a Found> {
     let mut kept = kept.into_iter().peekable();
     all.iter().enumerate().filter(move |(at, _)| kept.next_if(|kept| *kept == at).is_none()).map(|(_, batch)| batch)
@@ -156,7 +157,7 @@ pub(super) mod tests {
         Found { pos, end: pos + 1, header_len: 96, header, checksum: 0 }
     }
 
-    /// A segment of small batches holds hundreds of thousands: each is looked at once, whatever is kept of them.
+    /// A segment of small batches holds hundreds of thousands: each is read once, however many are preserved.
     #[test]
     fn what_is_left_out_is_found_in_one_pass() {
         const BATCHES: usize = 300_000;

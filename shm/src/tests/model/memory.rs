@@ -1,13 +1,13 @@
 //! Memory whose interleavings and reorderings loom enumerates.
 //!
-//! Words of the header and slots are atomics. The data area is made of plain cells: two threads that reach one without
+//! Words of the header and slots are atomics. The data area is made of plain cells. Two threads that reach one without
 //! an order between them, one of them writing, are a failure, whether or not the value came out right. So a model fails
 //! as soon as an entry is read before its commit is seen, or space is used again before it was given back.
 //!
-//! loom remembers one last access of each atomic, so it overlooks a race between a load of one thread and an exchange of
-//! another that loaded the same word before. Therefore each model runs twice: as it is, and [`Setting::linked`], where
-//! each access is preceded by a relaxed addition to a shadow of the word, which loom does not overlook. (Not only so:
-//! between fences, the shadows order more than the protocol does.)
+//! loom remembers one last access of each atomic, so it overlooks a race between a load of one thread and an exchange
+//! of another that loaded the same word before. Therefore each model runs twice: as it is, and [`Setting::linked`],
+//! where each access is preceded by a relaxed addition to a shadow of the word, which loom does not overlook. (Not only
+//! so: between fences, the shadows order more than the protocol does.)
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use loom::sync::atomic::{AtomicU64, fence};
 use crate::layout::{Shape, at};
 use crate::memory::{Memory, Ordering};
 
-/// What is broken on purpose, to see the model fail.
+/// Defect made on purpose, to see the model fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flaw {
     /// The commit is stored, not exchanged: it can overwrite that the drain gave the append up.
@@ -35,13 +35,13 @@ pub(super) enum Flaw {
     ReserveByStore,
     /// There are no fences.
     NoFences,
-    /// Clients do not look for islands.
+    /// Clients do not look for abandoned regions.
     AbandonedRegionsIgnored,
     /// Whatever lies in a ring is taken when it is looked at.
     NoDrainCycle,
 }
 
-/// How a model runs.
+/// Setting of a model run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Setting {
     pub(super) flaw: Option<Flaw>,
@@ -88,7 +88,7 @@ impl Modelled {
         Self(Arc::new(Inner { words, shadows, cells, data_at: shape.data_at(), slots, setting }))
     }
 
-    /// A board with its header and the answers of the first `answers` appends.
+    /// A completion page with its header and the answers of the first `answers` appends.
     pub(super) fn completion_page(answers: usize, setting: Setting) -> Self {
         let all = (0..152).step_by(8).chain((4096..4096 + answers * 32).step_by(8));
         let (words, shadows) = words(all, setting);

@@ -24,7 +24,7 @@ use crate::writer::{self, Content, NoSpace};
 const PREEMPTIONS: usize = 4;
 /// Four entries of 8 bytes fit; the fifth goes where the first was, and has its slot.
 const SHAPE: Shape = Shape::tiny(128, 4);
-/// A time after all stamps.
+/// A time after all timestamps.
 const AFTER_ALL_TIMESTAMPS_NS: u64 = 1000;
 
 fn explore(model: impl Fn() + Sync + Send + 'static) {
@@ -176,7 +176,7 @@ fn nobody_gets_the_space_of_a_writer_that_may_still_write() {
             expected.insert(0, payload(0));
         }
         assert_eq!(taken, expected);
-        // It has left: the island goes with the next release.
+        // It has left: the abandoned region goes with the next release.
         reader.release(&ring, reader.next());
         assert_eq!(ring.load(at::ABANDONED_REGION_COUNT, Ordering::Relaxed), 0, "an island without a writer");
     });
@@ -217,7 +217,7 @@ fn nobody_waits_for_what_was_announced() {
         let seen = wake::bell(&ring, Event::Ack);
         let there = completion_page::watermarks(&completion_page).written == 1;
         let rung = daemon.join().expect("no panic");
-        // The futex lets nobody sleep whose bell has changed, and wakes who sleeps on it.
+        // The futex lets no thread sleep whose bell has changed, and wakes each that sleeps on it.
         let woken = rung || ring.load(Event::Ack.bell(), Ordering::Relaxed) as u32 != seen;
         assert!(there || woken, "the client sleeps, the mark is raised");
     });
@@ -262,8 +262,8 @@ fn drain_cycle(rings: &[Modelled; 2], readers: &mut [Reader; 2], before: u64) ->
     taken
 }
 
-/// A thread logs by one ring and then by another, beside a third that is in the middle of a push: whatever the drain saw
-/// of that in between, and made of it, the first is before the second.
+/// A thread logs by one ring and then by another, beside a third that is in the middle of a push. Whatever the drain
+/// saw of that in between, and made of it, the first is before the second.
 #[test]
 fn what_happened_before_stays_before() {
     holds_but_for(&[Flaw::NoDrainCycle], |setting| {

@@ -1,7 +1,7 @@
 //! The package on a booted Debian, tried as an operator would: from an empty tree to the first durable ack by the manual's
 //! own commands; reload, rotation, crash, hang, replacement and restart under load; instances; and what goes wrong.
 //!
-//! What must hold: what was acknowledged through all of it is there afterwards, once and in order; no client is refused a
+//! Invariants: what was acknowledged through all of it is there afterwards, once and in order; no client is refused a
 //! connection or ends with an error; each mistake is told with what to do about it, in the journal.
 
 use std::fs;

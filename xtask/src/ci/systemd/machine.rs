@@ -1,6 +1,6 @@
 //! A booted Debian: systemd as process 1 of its own namespaces, under `systemd-nspawn`.
 //!
-//! What must hold: it has no network but its loopback; whatever happens, its processes, cgroups and mounts are gone when
+//! Invariants: it has no network but its loopback; whatever happens, its processes, cgroups and mounts are gone when
 //! it is dropped; everything that waits has a bound.
 
 use std::fs;

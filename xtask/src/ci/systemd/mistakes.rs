@@ -1,6 +1,6 @@
 //! What operators do wrong, and what the journal tells them to do about it.
 //!
-//! What must hold: what cannot be mended by waiting ends in 78 and is not tried again; what can goes on by itself once it
+//! Invariants: what cannot be mended by waiting ends in 78 and is not tried again; what can goes on by itself once it
 //! was mended.
 
 use anyhow::{Result, ensure};

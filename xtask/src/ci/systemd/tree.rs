@@ -1,6 +1,6 @@
 //! The Debian tree that is booted: made once by debootstrap, copied for each run.
 //!
-//! What must hold: the mirror is the one that this machine's apt uses, found out when it is needed; a tree that was not
+//! Invariants: the mirror is the one that this machine's apt uses, found out when it is needed; a tree that was not
 //! finished is never taken for one; the tree is of this host's own release.
 
 use std::fs;

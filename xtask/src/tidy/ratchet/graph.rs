@@ -1,6 +1,6 @@
 //! Circles: files of a crate that import from each other, directly or around.
 //!
-//! What must hold: an import is an arrow to the file that defines the name, also where another re-exports it. A module that
+//! Invariants: an import is an arrow to the file that defines the name, also where another re-exports it. A module that
 //! only declares a child has no arrow to it. Tests have none.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -1,6 +1,6 @@
 //! Counts that may only fall, and a few that may only rise: what the code and the docs weigh.
 //!
-//! What must hold: `xtask/ratchets.toml` has every count. One that is worse than there is a finding. One that is better by
+//! Invariants: `xtask/ratchets.toml` has every count. One that is worse than there is a finding. One that is better by
 //! more than 2 % is a finding as well, until `cargo xtask tidy --write` has written it down: so it cannot come back.
 //!
 //! `shape`: lines, tokens, fields, implementations, assertions. `graph`: circles between files. `words`: words that have

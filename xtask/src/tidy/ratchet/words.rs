@@ -1,6 +1,6 @@
 //! Words of a language of our own, each with what the field says.
 //!
-//! What must hold: a word is found in prose and within a name (`may_be_owed`, `OwedWrite`), in code, comments and docs. The
+//! Invariants: a word is found in prose and within a name (`may_be_owed`, `OwedWrite`), in code, comments and docs. The
 //! list of replacements in docs/GLOSSARY.md has the meanings.
 
 use super::super::walk::File;

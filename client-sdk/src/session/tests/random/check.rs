@@ -1,11 +1,12 @@
-//! What must hold.
+//! Invariants.
 //!
 //! - Every append and every flush ends, once.
-//! - A receipt of a level is given for what the log has at that level then, unless the log has lost it and nobody was told
-//!   yet; and it is still there in the end, unless something happened that the level does not cover.
-//! - What ends with "not written" is in no log, then or later. Nothing is in the logs twice, or in part, or out of order.
-//! - A flush that ends well: every append before it has ended; what ended with an error was told; what has a receipt is at
-//!   the flush's level, or had it in a log that is not there any more, or its loss was told.
+//! - A receipt of a level is given for what the log has at that level then, unless the log has lost it and the loss is
+//!   unreported. It is still there in the end, unless something happened that the level does not cover.
+//! - An append that ends with "not written" is in no log, then or later. Nothing is in the logs twice, or in part, or
+//!   out of order.
+//! - A flush that ends well: every append before it has ended, and every error was reported. Every append with a
+//!   receipt is at the flush's level, or had it in a log that is not there any more, or its loss was reported.
 //! - Nothing ends with an error that has no reason in what happened.
 
 use super::super::model::{Answer, FULL, Limits, Log, Stored};
@@ -16,7 +17,7 @@ use std::collections::{HashMap, HashSet};
 
 type Outcomes = HashMap<u64, Result<Receipt, AppendError>>;
 
-/// What happened that excuses something, and what was told of it.
+/// Events that excuse something, and the reports of them.
 pub(super) struct Book {
     /// Where which log was cut, and which level survived that; nothing: none.
     cuts: Vec<(LogId, Option<AckLevel>, u64)>,
@@ -26,22 +27,23 @@ pub(super) struct Book {
     /// Nothing went forward for longer than is waited.
     pub(super) waited: bool,
     least: Limits,
-    /// Appends whose error nobody was told yet.
+    /// Appends whose error is unreported.
     pub(super) unreported: HashSet<u64>,
     /// Appends with a receipt...
     /// ...that are lost, and the client can know it by what it has heard.
     known_gone: HashSet<u64>,
-    /// ...or without one yet, that were lost out of the midst of the log: a FLUSH of the same connection tells.
+    /// ...or without one yet, that were lost out of the midst of the log: a FLUSH of the same connection reports it.
     in_holes: HashSet<u64>,
-    /// ...the same, and that connection ended before: nobody tells.
+    /// ...the same, and that connection ended before: nothing reports it.
     excused: HashSet<u64>,
     /// ...that are in a log that another was seen in the place of.
     left: HashSet<u64>,
-    /// ...that are in this log, or were, over a crash of a daemon that has forgotten the client: it may be told that they are lost.
+    /// ...that are in this log, or were, over a crash of a daemon that has forgotten the client: they may be reported
+    /// as lost.
     unsure: HashSet<u64>,
     /// ...that a flush has brought to this level.
     raised: HashMap<u64, AckLevel>,
-    /// ...that somebody was told to be lost, or out of reach.
+    /// ...that were reported to be lost, or out of reach.
     reported: HashSet<u64>,
 }
 
@@ -124,7 +126,7 @@ impl Book {
 }
 
 impl World {
-    /// What the client can know from here on: it has heard of the epoch that the log is in.
+    /// Notes what the client can know from here on: it has heard of the epoch that the log is in.
     pub(super) fn note_news(&mut self) {
         let (log, book) = (&self.daemon.log, &mut self.book);
         let knows_epoch = |link: &crate::session::Link| link.epoch == log.epoch && link.epoch_first.is_some();
@@ -156,8 +158,8 @@ impl World {
         }
     }
 
-    /// The session ends a flush well, or but for a loss, whatever is told to who waits for it: what has a
-    /// receipt and is at that level has it, also what came later.
+    /// The session ends a flush well, or but for a loss, whatever is reported to its waiter: an append that has a
+    /// receipt and is at that level has it, also one that came later.
     pub(super) fn raise(&mut self, number: usize) {
         let log = &self.daemon.log;
         let level = self.flushes[number].level.unwrap_or(self.daemon.limits.highest);
@@ -213,7 +215,7 @@ impl World {
         }
     }
 
-    /// What was sent with `none` counts as far as this connection brought it.
+    /// Appends sent with `none` count as far as this connection brought them.
     fn check_flushed_unanswered(&self, number: usize, append: u64, reached: u64) {
         let here = |stored: &Stored| {
             self.daemon.connected && stored.append == Some(append) && stored.connection == self.daemon.connection
@@ -222,7 +224,7 @@ impl World {
         assert!(behind.is_none(), "flush {number} ended with {behind:?} behind");
     }
 
-    /// A flush has told of this, which it ended with itself, or which was kept for it.
+    /// A flush has reported this, which it ended with itself, or which was stored for it.
     pub(super) fn check_reported(&mut self, error: &AppendError, of_its_own: Option<&AppendError>) {
         if of_its_own.is_none() {
             self.book.unreported.clear();

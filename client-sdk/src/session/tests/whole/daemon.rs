@@ -20,7 +20,7 @@ const OWNER: u64 = 7;
 const MAX_APPEND: u32 = 4096;
 const CAPACITY: u64 = 1 << 40;
 
-/// What a daemon says on a connection.
+/// Message of a daemon on a connection.
 #[derive(Debug, Clone)]
 pub(super) enum Said {
     Accepted(Accepted),
@@ -139,7 +139,7 @@ impl Daemon {
         self.stepper().watermarks()
     }
 
-    /// The epochs before this one, as the daemon tells them.
+    /// The epochs before this one, as the daemon reports them.
     fn earlier(&self) -> Vec<EpochStart> {
         let epochs = self.stepper().meta().epochs;
         let before = epochs.len().saturating_sub(1);
@@ -192,7 +192,8 @@ impl Daemon {
         }
     }
 
-    /// Takes the next messages of a connection, at most so many appends at once, and answers them; says how many it took.
+    /// Takes the next messages of a connection, at most so many appends at once, and answers them; says how many it
+    /// took.
     pub(super) fn serve(&self, link: &mut Link, most: usize) -> usize {
         match link.up.pop_front() {
             Some(Out::Flush { id, level }) => {
@@ -214,7 +215,7 @@ impl Daemon {
         }
     }
 
-    /// What one read of a connection brought. What is beyond the window is refused before the journal sees it.
+    /// Handles one read of a connection. An append beyond the window is refused before the journal sees it.
     fn take(&self, link: &mut Link, burst: &[(AppendHead, Bytes)]) {
         let room = (self.window as usize).saturating_sub(link.session.unanswered());
         let (within, beyond) = burst.split_at(burst.len().min(room));
@@ -264,7 +265,7 @@ impl Daemon {
         }
     }
 
-    /// Tells a connection what the watermarks cover.
+    /// Reports to a connection what the watermarks cover.
     pub(super) fn release(&self, link: &mut Link) {
         let mut answers = Vec::new();
         let watermarks = self.watermarks();

@@ -1,22 +1,22 @@
-//! Both sessions and the journal: this crate's, the daemon's own (its file, as it is), and the real journal on a simulated
-//! disk. Connections break between any two messages, what a broken one had sent is still read later, out of turn with what
-//! is sent again; writes fail, and room ends; appends come alone and in bursts; the daemon is killed or loses its power, and
-//! clients die.
+//! Both sessions and the journal: this crate's, the daemon's own (its file, as it is), and the real journal on a
+//! simulated disk. Connections break between any two messages, what a broken one had sent is still read later, out of
+//! turn with what is sent again; writes fail, and room ends; appends come alone and in bursts; the daemon is killed or
+//! loses its power, and clients die.
 //!
-//! What must hold, of every receipt that a client was ever given:
-//! - When it is given, the journal's own mark of its level has passed it.
-//! - What its level covers, it survives: `received` the client's death, `written` a kill of the daemon, `durable` a power
-//!   cut. It is then at its offset, byte for byte.
+//! Invariants of every receipt that a client was ever given:
+//! - When it is given, the journal's own watermark of its level has passed it.
+//! - It survives what its level covers: `received` the client's death, `written` a kill of the daemon, `durable` a
+//!   power cut. It is then at its offset, byte for byte.
 //! - A flush that ends well has raised all of its client's earlier receipts to its level.
-//! - What was found once after a start is there after every later one.
+//! - A record that was found once after a start is there after every later one.
 //!
-//! And of every log: each append is in it once at most, whole, as it was made, each client's in their order; and in the end
-//! everything that a living client handed over has a receipt and is there, also where it missed epochs: nobody is told that he
-//! may have been forgotten.
+//! And of every log: each append is in it once at most, whole, as it was made, each client's in their order. In the end
+//! every append that a living client handed over has a receipt and is there, also where it missed epochs. No client is
+//! notified that it may have been forgotten.
 
 mod daemon;
 mod metrics {
-    //! What the daemon counts with.
+    //! The counters of the daemon.
     pub(super) enum Level {
         None,
         Received,
@@ -92,7 +92,7 @@ struct World {
     daemon: Daemon,
     now: Instant,
     clients: Vec<Client>,
-    /// Those who live, by their place.
+    /// The living clients, by their place.
     alive: Vec<usize>,
     /// Connections whose client is gone, which the daemon has not noticed.
     ghosts: Vec<Link>,
@@ -311,7 +311,7 @@ impl World {
         self.start();
     }
 
-    /// Whoever loses the connection may give up what it waits for; nothing ends well by that.
+    /// A client that loses the connection may abandon what it waits for; nothing ends well by that.
     fn collect_of_the_dead(&mut self, who: usize) {
         for outcome in std::mem::take(&mut self.clients[who].session.outcomes) {
             let Outcome::Append { waiter, result, .. } = outcome else { unreachable!("who flushes is still waiting") };
@@ -325,7 +325,7 @@ impl World {
         self.check(&stored);
         for ack in &mut self.acks {
             let made = &self.clients[ack.client].made[ack.append];
-            // What was found is durable now, whatever it was told to be.
+            // Records found are durable now, whatever level was reported.
             ack.level = AckLevel::Durable;
             ack.must_be_there |= is_there(&stored, self.clients[ack.client].id, made, ack.offset);
         }

@@ -1,7 +1,7 @@
-//! What came back: counted, continued, or kept as the error of this writer.
+//! Completed writes: counted, continued, or stored as the error of this writer.
 //!
-//! What must hold: a failure is kept once, and is that of the first place in the file among all that failed; it is told
-//! when everything in flight has come back, so that the buffers are whole and the place does not change afterwards.
+//! Invariants: a failure is stored once, and is that of the first place in the file among all that failed. It is
+//! returned after everything in flight has come back, so the buffers are whole and the place does not change later.
 
 use std::io;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ impl BulkWriter {
         self.check()
     }
 
-    /// Waits for one attempt and sees to it. After a failure, for all of them: the first in the file is what counts.
+    /// Waits for one attempt and handles it. After a failure, waits for all: the first failure in the file counts.
     pub(super) fn settle_one(&mut self) -> Result<(), Error> {
         self.settle()?;
         if self.failed.is_some() {
@@ -43,13 +43,13 @@ impl BulkWriter {
     fn complete(&mut self, done: Done) {
         let Done { mut write, result } = done;
         let left = write.to - write.from;
-        // A failure is kept, and told when all that is in flight has come back.
+        // A failure is stored, and returned when all that is in flight has come back.
         let _kept = match result {
             Ok(n) if n > 0 => {
                 self.count(write.way, n);
                 if n < left {
                     self.stats.short_writes += 1;
-                    // A direct write goes on at its last whole block.
+                    // A direct write continues at its last whole block.
                     let n = if write.way == Way::Direct { n - n % self.target.block } else { n };
                     (write.from, write.pos) = (write.from + n, write.pos + n as u64);
                     write.retries += 1;
@@ -63,7 +63,7 @@ impl BulkWriter {
                 return self.again(write);
             }
             Err(e) if write.way == Way::Direct && e.kind() == io::ErrorKind::InvalidInput => {
-                // The file system took the flag and does not take the write.
+                // The file system took the flag but refuses the write.
                 if std::mem::take(&mut self.direct) {
                     self.stats.fallbacks.push(format!("a direct write was refused ({e}): the page cache is used"));
                 }
@@ -74,7 +74,7 @@ impl BulkWriter {
         self.free.push(write.buf);
     }
 
-    /// The rest of a write, unless it has been tried too often.
+    /// Sends the rest of a write, unless it was tried too often.
     fn again(&mut self, write: engine::Write) {
         if write.retries <= MAX_RETRIES {
             return self.issuer.submit(&self.target, write);
@@ -96,7 +96,7 @@ impl BulkWriter {
         done.or_else(|e| self.fail(op, self.len, 0, e))
     }
 
-    /// Keeps an error; of several writes the first in the file.
+    /// Stores an error; of several writes the first in the file.
     pub(super) fn fail(&mut self, op: Op, position: u64, length: usize, source: io::Error) -> Result<(), Error> {
         let path = self.target.path.clone();
         let new = Error { op, path, position, length: length as u64, source: Arc::new(source) };
@@ -118,7 +118,7 @@ impl BulkWriter {
     }
 }
 
-/// Interrupted, or short of memory for the moment.
+/// True if the call was interrupted, or the kernel is short of memory for the moment.
 pub(super) fn passes(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
 }
