@@ -358,9 +358,11 @@ impl Drainage {
             ring.say_refused(true);
             tracing::debug!(peer = ring.peer.name, ring = %ring.registered.note.id, "a ring was drained to its end");
             self.shared.fd_store.forget(&ring.registered.note);
-            self.shared.registry.deregister(&ring.registered);
-            let ended = std::mem::take(&mut ring.ended);
-            drop(ring); // its producer's session has ended before the waiters are notified
+            let (registered, ended) = (ring.registered.clone(), std::mem::take(&mut ring.ended));
+            // The producer's session ends before the registry says that there is no ring: a HELLO that finds none must not
+            // be told of a life that BYE has ended.
+            drop(ring);
+            self.shared.registry.deregister(&registered);
             for done in ended {
                 let _ = done.send(());
             }
