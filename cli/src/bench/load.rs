@@ -47,7 +47,7 @@ pub(super) struct Load {
     pub(super) ack: Option<AckLevel>,
     /// How long appends leave.
     pub(super) duration: Duration,
-    /// How long a thread with a ring looks for an answer before it sleeps.
+    /// How long a thread with a producer of the SDK looks for an answer before it sleeps.
     pub(super) spin: Duration,
     /// How long it rests before each append.
     pub(super) rest: Option<Duration>,
@@ -108,8 +108,8 @@ pub(super) struct Connection {
 impl Load {
     /// Makes all of it; `acked` counts records while it goes on, `report` is called now and then.
     pub(super) fn run(&self, mut report: impl FnMut(u64)) -> anyhow::Result<Loaded> {
-        if matches!(self.address, Address::Shm(_)) {
-            return self.run_by_rings(report);
+        if matches!(self.address, Address::Shm(_) | Address::Grpc(_)) {
+            return self.run_by_sdk(report);
         }
         let append = Intent { append: true, read: false };
         let mut connections = Vec::new();

@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `body`, `wire`, `flight` | prepared appends, a lean connection, what is in flight on it |
 //! | `load`, `together` | the connections, and how a thread serves several |
-//! | `rings` | the same by rings of shared memory, through the SDK |
+//! | `sdk` | the same through the SDK, over gRPC or by rings of shared memory |
 //! | `check` | reading back |
 //! | `spawn`, `memory` | a daemon of our own, and what it takes |
 //! | `direct` | the bare loop of synced writes |
@@ -23,7 +23,7 @@ mod flight;
 mod load;
 mod memory;
 mod report;
-mod rings;
+mod sdk;
 mod spawn;
 mod stats;
 mod together;
@@ -41,7 +41,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use self::direct::Direct;
 use self::load::{Load, Loaded};
 use self::report::{Report, Round};
-use self::spawn::Spawned;
+use self::spawn::{Spawned, Transport};
 use crate::admin::Form;
 use crate::clock;
 use crate::context::Context;
@@ -56,13 +56,13 @@ pub(crate) struct BenchArgs {
     /// Start a daemon in a new folder and measure that; else --server must be given
     #[arg(long)]
     pub(crate) spawn: bool,
-    /// With --spawn: by rings of shared memory, as --server shm://PATH is
-    #[arg(long, requires = "spawn")]
-    pub(crate) shm: bool,
-    /// By rings: how long a thread looks for its answer before it sleeps, in seconds
+    /// With --spawn: how the load reaches the daemon; grpc and shm (rings of shared memory) go through the SDK
+    #[arg(long, value_enum, value_name = "HOW", default_value_t = Transport::Unix, requires = "spawn")]
+    pub(crate) transport: Transport,
+    /// Over grpc and shm: how long a thread looks for its answer before it sleeps, in seconds
     #[arg(long, value_name = "S", default_value = "0.00005", value_parser = seconds)]
     pub(crate) spin: Duration,
-    /// By rings: a rest before each append, in seconds, in which everybody falls asleep
+    /// Over grpc and shm: a rest before each append, in seconds, in which everybody falls asleep
     #[arg(long, value_name = "S", value_parser = seconds)]
     pub(crate) rest: Option<Duration>,
     /// Connections
@@ -121,9 +121,9 @@ pub(crate) fn run(context: &mut Context, args: &BenchArgs) -> Outcome {
     }
     raise_file_limit();
     let interrupt = Interrupt::listen().map_err(anyhow::Error::new)?;
-    let spawned = args.spawn.then(|| Spawned::start(&parent, &args.set)).transpose()?;
+    let spawned = args.spawn.then(|| Spawned::start(&parent, args.transport, &args.set)).transpose()?;
     let address = match (&spawned, server) {
-        (Some(spawned), _) => spawned.address(args.shm),
+        (Some(spawned), _) => spawned.address(context)?,
         (None, Some(address)) => address,
         (None, None) => return Err(Stop::usage("--server ADDRESS or --spawn is wanted")),
     };
@@ -141,7 +141,9 @@ pub(crate) fn run(context: &mut Context, args: &BenchArgs) -> Outcome {
         rest: args.rest,
         interrupt,
     };
-    let rounds = rounds(args, &load, folder)?;
+    // Reading over the network is off by default; on its Unix socket a daemon of our own lets us.
+    let reading = spawned.as_ref().map_or(&load.address, Spawned::unix);
+    let rounds = rounds(args, &load, reading, folder)?;
     let report = Report {
         load: &load,
         rounds: &rounds,
@@ -175,12 +177,7 @@ fn target(context: &Context, args: &BenchArgs) -> Result<Option<Address>, Stop> 
             "bench floods a log: say which with --server ADDRESS, or --spawn for a daemon of its own in a new folder",
         )),
         (None, true) => Ok(None),
-        (Some(_), false) => match context.which.server(&context.around)? {
-            address @ (Address::Unix(_) | Address::Tcp(_) | Address::Shm(_)) => Ok(Some(address)),
-            other => Err(Stop::usage(format!(
-                "bench speaks the framed protocol, unix:// or tcp://, and shm://; not {other}"
-            ))),
-        },
+        (Some(_), false) => Ok(Some(context.which.server(&context.around)?)),
     }
 }
 
@@ -206,7 +203,7 @@ fn raise_file_limit() {
 }
 
 /// The load once, or in turn with the bare loop.
-fn rounds(args: &BenchArgs, load: &Load, folder: &Path) -> Result<Vec<Round>, Stop> {
+fn rounds(args: &BenchArgs, load: &Load, reading: &Address, folder: &Path) -> Result<Vec<Round>, Stop> {
     let mut direct = args.baseline.then(|| Direct::prepare(folder, load.size)).transpose()?;
     let number = if args.baseline { args.rounds } else { 1 };
     let mut rounds = Vec::new();
@@ -218,7 +215,7 @@ fn rounds(args: &BenchArgs, load: &Load, folder: &Path) -> Result<Vec<Round>, St
             direct.slice(args.duration, &load.interrupt)
         });
         let looped = looped.transpose()?;
-        let checked = read_back(load, &loaded)?;
+        let checked = read_back(load, reading, &loaded)?;
         rounds.push(Round { loaded: loaded.without_flights(), looped, checked });
         if load.interrupt.came() {
             break;
@@ -240,13 +237,13 @@ fn loaded(load: &Load, round: &str) -> Result<Loaded, Stop> {
     Ok(loaded?)
 }
 
-fn read_back(load: &Load, loaded: &Loaded) -> Result<Option<check::Checked>, Stop> {
-    if !loaded.log.may_read {
+fn read_back(load: &Load, reading: &Address, loaded: &Loaded) -> Result<Option<check::Checked>, Stop> {
+    if *reading == load.address && !loaded.log.may_read {
         say("clactl: reading is not allowed here, so nothing is verified");
         return Ok(None);
     }
     let _progress = Progress::line("reading back");
-    Ok(Some(check::check(&load.address, &loaded.flights, load.records, load.size).context("reading back")?))
+    Ok(Some(check::check(reading, &loaded.flights, load.records, load.size).context("reading back")?))
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! The load by rings of shared memory: producers of the SDK, each with a ring and a thread of its own.
+//! The load through the SDK, over gRPC or by rings of shared memory: producers, each with a thread of its own.
 //!
 //! Invariants: as in [`super::load`], the loop is closed and every append is followed to its answer. What is measured is
 //! what a program has: the SDK's submit, with its encoding, and its ticket, on which the thread that logs waits itself.
-//! Nobody logs by another way in silence: without a ring the run ends.
+//! Nobody logs by another way in silence: a run by rings ends where one has none.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
-use clad_client::{AckLevel, Batch, Body, LogInfo, Producer, Severity, Ticket};
+use clad_client::{AckLevel, Address, Batch, Body, LogInfo, Producer, Severity, Ticket};
 use hdrhistogram::Histogram;
 
 use super::body::{Id, filling};
@@ -26,17 +26,20 @@ const APPEND_OVERHEAD_BYTES: usize = 4096;
 const RECORD_OVERHEAD_BYTES: usize = 64;
 
 impl Load {
-    /// As [`Load::run`], by rings.
-    pub(super) fn run_by_rings(&self, mut report: impl FnMut(u64)) -> anyhow::Result<Loaded> {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    /// As [`Load::run`], by producers of the SDK.
+    pub(super) fn run_by_sdk(&self, mut report: impl FnMut(u64)) -> anyhow::Result<Loaded> {
+        // By a ring the threads of the load do the work; over gRPC the runtime has the connections.
+        let rings = matches!(self.address, Address::Shm(_));
+        let workers = if rings { 1 } else { self.threads };
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build()?;
         let mut connections = Vec::new();
         for number in 0..self.connections {
-            let which = || format!("ring {} of {}", u32::from(number) + 1, self.connections);
+            let which = || format!("connection {} of {}", u32::from(number) + 1, self.connections);
             let producer = runtime.block_on(self.producer().connect()).with_context(which)?;
-            if let Some(why) = producer.why_no_ring() {
+            if let Some(why) = producer.why_no_ring().filter(|_| rings) {
                 bail!("{}: {why}", which());
             }
-            connections.push(RingProducer::new(number, producer, self));
+            connections.push(SdkProducer::new(number, producer, self));
         }
         let first =
             connections.first().and_then(|one| one.producer.log()).context("at least one connection is wanted")?;
@@ -62,12 +65,12 @@ impl Load {
             report(acked.load(Relaxed));
         }
         let ends = threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a thread panicked")));
-        let ends: Vec<RingProducer> = ends.collect::<anyhow::Result<_>>()?;
+        let ends: Vec<SdkProducer> = ends.collect::<anyhow::Result<_>>()?;
         for end in &ends {
             // What is read back afterwards must be readable: written.
             runtime.block_on(end.producer.flush(level.max(AckLevel::Written)))?;
         }
-        Ok(self.sum_of_rings(level, log, ends))
+        Ok(self.sum_of_sdk(level, log, ends))
     }
 
     fn producer(&self) -> clad_client::ProducerBuilder {
@@ -80,12 +83,12 @@ impl Load {
     fn fits(&self, log: &LogInfo) -> anyhow::Result<()> {
         let least = self.records as usize * (self.size + RECORD_OVERHEAD_BYTES / 2);
         if least > log.max_append_bytes as usize {
-            bail!("--size, --records-per-append: a ring takes appends of {} bytes here", log.max_append_bytes);
+            bail!("--size, --records-per-append: appends of {} bytes are taken here", log.max_append_bytes);
         }
         Ok(())
     }
 
-    fn sum_of_rings(&self, level: AckLevel, log: LogFacts, ends: Vec<RingProducer>) -> Loaded {
+    fn sum_of_sdk(&self, level: AckLevel, log: LogFacts, ends: Vec<SdkProducer>) -> Loaded {
         let mut latencies = new_histogram();
         let (mut acked, mut failed, mut trouble) = (0, 0, None);
         let start = ends.iter().map(|end| end.start).min();
@@ -105,7 +108,7 @@ impl Load {
 }
 
 /// One producer, and what became of its appends.
-struct RingProducer {
+struct SdkProducer {
     number: u16,
     producer: Producer,
     batch: Batch,
@@ -118,7 +121,7 @@ struct RingProducer {
     trouble: Option<String>,
 }
 
-impl RingProducer {
+impl SdkProducer {
     fn new(number: u16, producer: Producer, load: &Load) -> Self {
         Self {
             number,
