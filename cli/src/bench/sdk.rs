@@ -16,7 +16,7 @@ use hdrhistogram::Histogram;
 
 use super::body::{Id, filling};
 use super::flight::NOT_ACKED;
-use super::load::{Flown, Load, Loaded, LogFacts};
+use super::load::{Cpu, Flown, Load, Loaded, LogFacts};
 use super::stats::new_histogram;
 use crate::clock;
 use crate::exit::error_text;
@@ -103,7 +103,7 @@ impl Load {
             trouble = trouble.or(end.trouble);
             flights.push(Flown { producer: end.producer.id(), offsets: end.offsets });
         }
-        Loaded { level, log, acked, failed, elapsed, latencies, trouble, flights }
+        Loaded { level, log, acked, failed, elapsed, latencies, cpu: Cpu::default(), trouble, flights }
     }
 }
 

@@ -6,6 +6,7 @@
 use std::env::consts::EXE_SUFFIX;
 use std::fs::File;
 use std::io;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -19,7 +20,7 @@ use clad_proto::frame::Intent;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use super::memory::Watch;
+use super::process::{Watch, processor_time};
 use super::wire::Wire;
 use crate::admin::listeners;
 use crate::clock;
@@ -44,7 +45,6 @@ pub(crate) enum Transport {
 #[derive(Debug)]
 pub(super) struct Spawned {
     child: Child,
-    transport: Transport,
     unix: Address,
     admin: PathBuf,
     folder: TempDir,
@@ -68,7 +68,7 @@ fn lacks_only_a_journal(folder: &Path) -> bool {
 
 impl Spawned {
     /// Starts one in a new folder below `parent`; `set` is handed through as `--set`.
-    pub(super) fn start(parent: &Path, transport: Transport, set: &[String]) -> anyhow::Result<Self> {
+    pub(super) fn start(parent: &Path, transports: &[Transport], set: &[String]) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new().prefix("clad-bench-").tempdir_in(parent);
         let folder = folder.with_context(|| format!("a new folder in {}", parent.display()))?;
         // The path of a socket is short by nature, that of the parent need not be.
@@ -80,7 +80,7 @@ impl Spawned {
         let binary = binary()?;
         let mut command = Command::new(&binary);
         command.arg("run").arg("--config").arg(&config);
-        let port = |wanted| if transport == wanted { "127.0.0.1:0" } else { "" };
+        let port = |wanted| if transports.contains(&wanted) { "127.0.0.1:0" } else { "" };
         for (key, value) in [
             ("journal.dir", folder.path().join("log").as_os_str()),
             ("ingest.unix.path", socket.as_os_str()),
@@ -115,7 +115,7 @@ impl Spawned {
         let child = command.spawn().with_context(|| format!("cannot start {}", binary.display()))?;
         let memory = Watch::start(child.id());
         let unix = Address::unix(socket);
-        let mut spawned = Self { child, transport, unix, admin, folder, _sockets: sockets, memory };
+        let mut spawned = Self { child, unix, admin, folder, _sockets: sockets, memory };
         spawned.wait_until_it_answers()?;
         Ok(spawned)
     }
@@ -125,9 +125,9 @@ impl Spawned {
         &self.unix
     }
 
-    /// Address that the load goes to.
-    pub(super) fn address(&self, context: &Process) -> Result<Address, Stop> {
-        let scheme = match (&self.unix, self.transport) {
+    /// Address of the load by this transport, one of those that it was started with.
+    pub(super) fn address(&self, context: &Process, transport: Transport) -> Result<Address, Stop> {
+        let scheme = match (&self.unix, transport) {
             (Address::Unix(path), Transport::Shm) => return Ok(Address::shm(path)),
             (unix, Transport::Unix | Transport::Shm) => return Ok(unix.clone()),
             (_, Transport::Tcp) => "tcp",
@@ -137,6 +137,11 @@ impl Spawned {
         let listeners = context.block_on(listeners(&self.admin))?;
         let listener = listeners.get(scheme).with_context(|| format!("the daemon has no listener {scheme}"))?;
         Ok(format!("{scheme}://{listener}").parse().map_err(anyhow::Error::new)?)
+    }
+
+    /// Processor time that it has used.
+    pub(super) fn processor_time(&self) -> Option<Duration> {
+        processor_time(self.child.id())
     }
 
     /// A folder on the same file system as its log.
@@ -150,7 +155,10 @@ impl Spawned {
             if let Some(status) = self.child.try_wait()? {
                 bail!("the daemon ended at once ({status}); it said:\n{}", self.said());
             }
-            match Wire::connect(&self.unix, Intent { append: false, read: false }) {
+            let answers = Wire::connect(&self.unix, Intent { append: false, read: false });
+            // The admin socket comes after that one.
+            let answers = answers.and_then(|_| Ok(UnixStream::connect(&self.admin)?));
+            match answers {
                 Ok(_) => return Ok(()),
                 Err(error) if clock::now() > deadline => {
                     return Err(error.context(format!("the daemon does not answer; it said:\n{}", self.said())));

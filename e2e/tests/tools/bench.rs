@@ -72,6 +72,25 @@ fn by_each_transport_of_a_daemon_of_its_own() {
 }
 
 #[test]
+fn beside_another_transport_each_round_is_verified_on_both() {
+    let scratch = Scratch::new();
+    let dir = scratch.data().display().to_string();
+    let arguments =
+        ["bench", "--spawn", "--transport", "shm", "--compare", "tcp", "--rounds", "3", "--duration", "0.1"];
+    let arguments = [&arguments[..], &["--dir", &dir, "-o", "json"], word(scratch.data())].concat();
+    let report = clad_e2e::json(&clactl_ends(0, &arguments, b"").stdout);
+    counts_agree(&report);
+    let compare = &report["compare"];
+    assert!(compare["server"].as_str().is_some_and(|server| server.starts_with("tcp://")), "{report}");
+    let rounds = compare["rounds"].as_array().expect("rounds");
+    assert_eq!(rounds.len(), 3, "{report}");
+    for slice in rounds.iter().flat_map(|round| round.as_array().expect("two slices")) {
+        assert!(slice["acked"].as_u64() > Some(0) && slice["verified"] == slice["acked"], "{slice}");
+        assert!(slice["cpu_ns_per_record"]["daemon"].as_f64() > Some(0.0), "{slice}");
+    }
+}
+
+#[test]
 fn on_a_daemon_that_was_named() {
     let daemon = Daemon::start();
     for transport in ["unix", "tcp", "shm", "grpc"] {

@@ -1,4 +1,7 @@
-//! How much memory a process takes at its peak: RssAnon + RssShmem, what is its own and cannot be dropped.
+//! What a process takes: memory at its peak, and processor time.
+//!
+//! Invariants: memory is RssAnon + RssShmem, what is its own and cannot be dropped; processor time is that of all threads
+//! that live, in nanoseconds, user and system.
 
 use std::fs;
 use std::sync::Arc;
@@ -54,6 +57,22 @@ impl Drop for Watch {
     }
 }
 
+/// Processor time of a process; `None` where the kernel does not say it.
+pub(super) fn processor_time(pid: u32) -> Option<Duration> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    let of = |task: fs::DirEntry| {
+        let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
+        text.split_whitespace().next()?.parse::<u64>().ok()
+    };
+    Some(Duration::from_nanos(tasks.flatten().filter_map(of).sum()))
+}
+
+/// Processor time of this process, that of ended threads included.
+pub(super) fn own_processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
 /// RssAnon + RssShmem of a `/proc/PID/status`, bytes.
 fn resident(status: &str) -> Option<u64> {
     let field = |name: &str| {
@@ -66,6 +85,17 @@ fn resident(status: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn processor_time_rises_with_work() {
+        let before = processor_time(std::process::id()).expect("the kernel counts it");
+        let spent = || processor_time(std::process::id()).expect("the kernel counts it").saturating_sub(before);
+        while spent() < Duration::from_millis(5) {
+            std::hint::spin_loop();
+        }
+        assert_eq!(processor_time(u32::MAX), None, "there is no such process");
+        assert!(own_processor_time() >= Duration::from_millis(5));
+    }
 
     #[test]
     fn what_is_its_own() {
