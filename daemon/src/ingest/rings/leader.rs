@@ -1,7 +1,7 @@
 //! Leader of the drain: one thread of two. The other stands by, for when the first is at the disk.
 //!
 //! The draining thread makes a write itself if a client waits for it and no other thread makes it. So no thread has to
-//! be woken to write, and this one needs no notification (decision 0086). But a `received` answer waits for no device,
+//! be woken to write, and this one needs no notification. But a `received` answer waits for no device,
 //! so the drain must not wait either. The thread that holds the [`Drainage`] leads. Before the leader goes to the disk
 //! it says on all rings that it sleeps, looks once more, releases the drain and arms the watch. A client that has
 //! something for the drain then rings as for one that sleeps. That wakes the other thread, which leads from then on.
