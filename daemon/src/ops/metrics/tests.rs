@@ -39,7 +39,7 @@ fn the_manual_lists_every_metric() {
         let labels = metric.label.replace(',', ", ");
         table += &format!("| `{}` | {} | {labels} | {} |\n", metric.name, metric.kind.as_str(), metric.help);
     }
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/OPERATIONS.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/REFERENCE.md");
     let manual = std::fs::read_to_string(path).unwrap();
     let (before, rest) = manual.split_once(START).expect("the start mark of the table");
     let (found, after) = rest.split_once(END).expect("the end mark of the table");
