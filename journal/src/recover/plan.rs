@@ -162,6 +162,10 @@ pub fn plan(start: u64, said: Said, segments: &[Unsealed], latched: bool) -> Pla
         last.end_offset = proven;
         expected = proven;
     }
+    assert!(
+        expected >= start && plan.cut_at.is_none_or(|cut| start <= cut),
+        "the plan resumes at {expected}, below the sealed log that ends at {start}: its records would be lost"
+    );
     plan.next_offset = expected;
     plan
 }
@@ -212,6 +216,7 @@ fn walk(segment: &Unsealed, later: &[Unsealed], expected: &mut u64, proven: u64,
             }
         }
         chain = batch.checksum;
+        assert!(h.end_offset() >= *expected, "batch {i} is kept below {expected}: its records would be there twice");
         kept.batches.push(i);
         *expected = h.end_offset();
     }

@@ -249,6 +249,11 @@ impl BatchBuilder {
             since_boot_ns: now.boot_ns,
             ..OpenBatch::default()
         });
+        assert!(
+            open.batch.end_offset() == first_offset,
+            "offset {first_offset} goes into the batch that ends at {}: records between would be lost",
+            open.batch.end_offset()
+        );
         pool.grow(&mut open.body, len, self.max_bytes);
         e.header.encode_into(&mut open.body, e.peer_meta, e.payload);
         open.batch.count += e.header.count;
@@ -300,6 +305,7 @@ impl BatchBuilder {
     pub(crate) fn pop(&mut self) -> Option<PendingBatch> {
         let next = self.closed.pop_front().or_else(|| self.open.take().map(OpenBatch::close))?;
         let len = next.batch.body.len();
+        assert!(len <= self.bytes, "{len} bytes leave of {}: the bound on memory would be lost", self.bytes);
         self.bytes -= len;
         self.expected = len.min(self.max_bytes);
         Some(next)

@@ -43,6 +43,7 @@ impl Drop for PoolPermits {
 
 impl PoolPermits {
     fn split(&mut self, permits: usize) -> Self {
+        assert!(permits <= self.permits, "{permits} permits leave of {}: the pool would grow", self.permits);
         self.permits -= permits;
         Self { pool: self.pool.clone(), permits }
     }

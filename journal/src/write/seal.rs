@@ -34,6 +34,17 @@ pub(crate) fn seal(
     pos: u64,
     block: u32,
 ) -> io::Result<SealedFile> {
+    assert!(
+        footer.first_offset <= footer.end_offset,
+        "the footer of {name} ends at {}, below its begin {}: its records would be lost",
+        footer.end_offset,
+        footer.first_offset
+    );
+    assert!(
+        footer.data_end <= pos && pos.is_multiple_of(block.into()),
+        "the footer of {name} at {pos} is written over data that ends at {}: its last batch would be lost",
+        footer.data_end
+    );
     let (bytes, head_checksum) = footer.encode(seed, pos, block as usize);
     let end = pos + bytes.len() as u64;
     file.write_at(IoBuf::copy_of(&bytes), pos, Durability::Synced).1?;

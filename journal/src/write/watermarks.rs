@@ -40,6 +40,46 @@ pub struct Watermarks {
     pub accepting: Accepting,
 }
 
+impl Watermarks {
+    /// Gives the next offsets to an append, and returns the first of them.
+    pub(crate) fn give(&mut self, count: u32) -> u64 {
+        let first = self.received;
+        let end = first.checked_add(count.into());
+        self.received = end.expect("there is an offset for every record: one given twice would name two");
+        self.version += 1;
+        first
+    }
+
+    /// Moves `written` over batches whose write and all before it have completed.
+    pub(crate) fn move_written(&mut self, end: u64) {
+        assert!(
+            self.written <= end,
+            "`written` falls from {} to {end}: records that were acked would be lost",
+            self.written
+        );
+        assert!(end <= self.received, "`written` passes {}: {end} was never given out", self.received);
+        self.written = end;
+    }
+
+    /// Moves `durable` over batches that a sync covers.
+    pub(crate) fn move_durable(&mut self, end: u64) {
+        assert!(
+            self.durable <= end,
+            "`durable` falls from {} to {end}: records that were acked would be lost",
+            self.durable
+        );
+        assert!(end <= self.written, "`durable` passes {}: what is not written would be acked as safe", self.written);
+        self.durable = end;
+    }
+
+    /// Begins an epoch behind a recovery: everything below `end` is durable, or reported lost.
+    pub(crate) fn begin_epoch(&mut self, epoch: u32, end: u64) {
+        assert!(epoch >= self.epoch, "epoch {} falls to {epoch}: an offset would be given twice in one", self.epoch);
+        (self.epoch, self.epoch_first) = (epoch, end);
+        (self.received, self.written, self.durable) = (end, end, end);
+    }
+}
+
 /// Acceptance of appends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Accepting {

@@ -35,6 +35,14 @@ impl Committer {
         self.quota.sealed(active.owners(), &footer.owners);
         footer.producers = self.producers.snapshot(footer.end_offset, now);
         self.tombstones.begin_footer(footer.end_offset);
+        // Where the token is not held, on purpose, a second segment is opened beside the one that is being sealed.
+        assert!(
+            footer.end_offset == self.watermarks.written || self.config.faults.has(Fault::TokenNotHeld),
+            "the footer of segment {} ends at {}, `written` at {}: records between would be lost",
+            footer.segment,
+            footer.end_offset,
+            self.watermarks.written
+        );
         let unsynced = self.watermarks.durable < self.watermarks.written;
         let marker_unsynced = self.unsynced.is_some();
         let wanted = self.claim_next();
@@ -63,6 +71,11 @@ impl Committer {
     pub(super) fn begin_rescue(&mut self) -> Step {
         let State::Failed { rescue_from, .. } = &self.state else { return Step::Wait(None) };
         let from = *rescue_from;
+        assert!(
+            from <= self.watermarks.durable,
+            "a recovery begins at {from}, above `durable` {}: records between would be lost",
+            self.watermarks.durable
+        );
         self.busy = true;
         let mut held: HashMap<u64, Arc<Batch>> = HashMap::new();
         for entry in &self.in_flight {

@@ -9,6 +9,7 @@ use crate::io::Durability;
 use crate::write::active::{Active, Shares};
 use crate::write::batch::Batch;
 use crate::write::producer::ProducerTable;
+use crate::write::watermarks::Watermarks;
 
 use super::{
     CONCURRENT_WRITE_BYTES_MIN, Committer, Done, FailedJob, Failure, NoSegment, RECOVERY_RETRY_NS_MAX,
@@ -54,6 +55,7 @@ impl Committer {
                 }
             }
             Done::Sync { upto } => {
+                assert!(self.sync_running, "a sync up to {upto} ends that was not begun: it would be acked as durable");
                 self.sync_running = false;
                 self.syncing = None;
                 let late = self.config.faults.has(Fault::WatermarkReadAfterSync);
@@ -62,13 +64,13 @@ impl Committer {
                     entry.durable = true;
                 }
                 if self.state == State::Running && !self.config.policy.syncs() {
-                    self.watermarks.durable = self.watermarks.durable.max(upto);
+                    self.watermarks.move_durable(self.watermarks.durable.max(upto));
                 }
             }
             Done::Rotated { next } => {
                 self.busy = false;
                 self.tombstones.footer_done();
-                self.watermarks.durable = self.watermarks.written;
+                self.watermarks.move_durable(self.watermarks.written);
                 (self.unsynced, self.syncing) = (None, None);
                 for entry in &mut self.in_flight {
                     entry.durable = true;
@@ -85,7 +87,7 @@ impl Committer {
             }
             Done::Closed => {
                 self.busy = false;
-                self.watermarks.durable = self.watermarks.written;
+                self.watermarks.move_durable(self.watermarks.written);
                 self.state = State::Closed { clean: true };
                 self.refuse_rotations(); // asked for while it sealed and marked the end
             }
@@ -123,6 +125,7 @@ impl Committer {
     }
 
     fn end_write(&mut self, id: u64) {
+        assert!(self.writes > 0, "write {id} ends, and none is in flight: its batch would be released twice");
         self.writes -= 1;
         if let Some(at) = self.file_of.iter().position(|(of, _)| *of == id) {
             self.free_files.push(self.file_of.swap_remove(at).1);
@@ -139,7 +142,7 @@ impl Committer {
             && end > self.watermarks.written
         {
             let from = self.watermarks.written;
-            self.watermarks.written = end;
+            self.watermarks.move_written(end);
             for at in 0..self.in_flight.len() {
                 let batch = &self.in_flight[at].batch;
                 if batch.first_offset >= from && batch.end_offset() <= end {
@@ -149,7 +152,7 @@ impl Committer {
         }
         if keep_until_durable {
             let end = self.in_flight.iter().take_while(|e| e.written && e.durable).map(|e| e.batch.end_offset()).last();
-            self.watermarks.durable = self.watermarks.durable.max(end.unwrap_or(0));
+            self.watermarks.move_durable(self.watermarks.durable.max(end.unwrap_or(0)));
         }
         while let Some(entry) = self.in_flight.pop_front_if(|e| e.written && (e.durable || !keep_until_durable)) {
             if !entry.durable {
@@ -158,8 +161,10 @@ impl Committer {
             // The block that the next batch is written into, where it is not remembered any more.
             self.builder.recycle(entry.batch);
         }
-        debug_assert!(
-            self.watermarks.durable <= self.watermarks.written && self.watermarks.written <= self.watermarks.received
+        let Watermarks { received, written, durable, .. } = self.watermarks;
+        assert!(
+            durable <= written && written <= received,
+            "durable {durable}, written {written}, received {received}: an ack would run ahead of the truth"
         );
     }
 
@@ -242,14 +247,15 @@ impl Committer {
         (self.rewritten, self.lost) = (false, Vec::new());
         self.control_write = None;
         (self.unsynced, self.syncing) = (None, None);
+        let last = self.in_flight.back().map_or(self.watermarks.durable, |entry| entry.batch.end_offset());
+        assert!(
+            last.max(self.watermarks.durable) <= end || self.config.faults.has(Fault::OffsetReused),
+            "a recovery ends at {end}, below {last}: records that have their offsets would be lost"
+        );
         self.in_flight.clear(); // all of it is below the new segment's footer
         self.recent.clear();
         self.recent_bytes = 0;
-        self.watermarks.epoch = epoch;
-        self.watermarks.epoch_first = end;
-        self.watermarks.received = end;
-        self.watermarks.written = end;
-        self.watermarks.durable = end;
+        self.watermarks.begin_epoch(epoch, end);
         self.take_producers(producers);
         self.submitted_end = end;
         self.tombstones.failed();

@@ -182,8 +182,11 @@ impl Committer {
         };
         let stored = self.builder.push(entering, self.watermarks.epoch, first_offset, now, permits);
         self.quota.held.add(from.owner, stored);
-        self.watermarks.received += u64::from(item.count);
-        self.watermarks.version += 1;
+        let given = self.watermarks.give(item.count);
+        assert!(
+            given == first_offset,
+            "offset {given} is given to the append that lies at {first_offset}: it would be lost"
+        );
         Ok(self.given(item.count, first_offset, false))
     }
 
@@ -332,6 +335,7 @@ impl Committer {
     /// Ends a session; `true` if a thread must check later, in time to write the resulting tombstone.
     pub(crate) fn disconnect(&mut self, id: &ProducerId, forget: bool) -> bool {
         let Some(connected) = self.connected.get_mut(id) else { return false };
+        assert!(connected.sessions > 0, "a session ends twice: its producer would be forgotten while it appends");
         connected.sessions -= 1;
         if connected.sessions > 0 {
             return false;

@@ -34,6 +34,12 @@ impl Committer {
         }
         let slot = self.free_files.pop()?;
         let PendingBatch { batch, permit, .. } = self.builder.pop().expect("there is a front");
+        assert!(
+            batch.first_offset == self.submitted_end || self.config.faults.has(Fault::OffsetReused),
+            "the batch at {} is submitted behind {}: the records between would be lost",
+            batch.first_offset,
+            self.submitted_end
+        );
         self.submitted_end = batch.end_offset();
         // A write to the page cache ends at once. Under many appends each write would be followed by another with
         // almost no data, and waking all waiters would cost more than the writing.
