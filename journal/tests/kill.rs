@@ -133,7 +133,6 @@ fn every_acknowledged_record_is_found_once_after_kill_9() {
     let mut random = seed;
     let (mut total, mut kills, mut used_again) = (0, 0, BTreeSet::new());
     let policies = ["group_commit", "per_message", "fire_and_forget", "sync_file_range", RECYCLING];
-    // `uring` can come to rest with appends waiting (docs/TESTING.md): back in when that is cured.
     for policy in policies.iter().flat_map(|p| ["blocking", "uring"].map(|engine| format!("{p}/{engine}"))) {
         let policy = policy.as_str();
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();

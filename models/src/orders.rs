@@ -38,7 +38,7 @@ fn run(scheduler: impl Scheduler + 'static, model: impl Fn() + Send + Sync + 'st
     config.stack_size = 1 << 20;
     config.failure_persistence = FailurePersistence::None;
     config.max_steps = MaxSteps::FailAfter(SCHEDULER_STEPS_MAX);
-    config.silence_warnings = true; // of weak orderings: decision 0034
+    config.silence_warnings = true; // of weak orderings: no promise rests on a value outside a lock
     Runner::new(scheduler, config).run(move || {
         BEGUN.fetch_add(1, Ordering::Relaxed);
         model();

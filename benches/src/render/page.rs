@@ -13,25 +13,19 @@ pub const RESULTS: &[(&str, &str, &str)] = &[
     (
         "speed",
         "What is to be reached",
-        "Ours to that one of those named whose median is the best, round by round; contenders take turns, each in a process of \
-         its own.",
-    ),
-    (
-        "durable_1_again",
-        "The first row again",
-        "Ours is the same system call as one of the bare loops: what is between them is the disk's unrest, so that it was \
-         taken once more in many short rounds.",
+        "The ratio is ours to the named one with the best median, round by round. Contenders take turns, each in its own \
+         process.",
     ),
     (
         "device_bytes",
         "Bytes that reach the device",
-        "Counted by the kernel on a device of its own, over four segments; what prepares the next one is in it.",
+        "The kernel counts on a device of its own, over four segments. Preparing the next segment is in it.",
     ),
     ("read", "Reading through checksums", "One segment of 64 MiB, records of 256 B."),
     (
         "write_sync",
         "Sync methods",
-        "A plain sync also pays for what other writers wrote; `strict` is a file of its own for each writer. `none` syncs nothing.",
+        "A plain sync also pays for what other writers wrote; `strict` gives each writer its own file. `none` syncs nothing.",
     ),
     (
         "write_sync_xfs",
@@ -42,14 +36,13 @@ pub const RESULTS: &[(&str, &str, &str)] = &[
     (
         "cells",
         "Twelve ways to read and write",
-        "4 KiB; `fio` stands beside where it has the same. Its figures are without reading anything back.",
+        "4 KiB; `fio` stands beside where it has the same. Its figures are without reading back.",
     ),
-    (
-        "file_writer",
-        "The file writer",
-        "A new file in chunks of so many bytes, a final sync in every contender's time.",
-    ),
+    ("file_writer", "The file writer", "A new file in chunks of so many bytes. The time includes a final sync."),
 ];
+
+/// Results with too many rows for the page: it has their plots, and a link to the file with the rows.
+const PLOTTED_ONLY: [&str; 3] = ["write_sync", "write_sync_xfs", "cells"];
 
 const BEGIN: &str = "<!-- made by `clad-benches report` from docs/benchmarks/*.json -->";
 const END: &str = "<!-- end of what is made -->";
@@ -98,11 +91,13 @@ fn section(name: &str, title: &str, about: &str, results: &Results) -> (String, 
     let (rows, plots) = match name {
         "append" => (append(results), append_plots(results)),
         "speed" => (contenders(results), speed_plots(results)),
-        "durable_1_again" => (contenders(results), Vec::new()),
         "cells" => (cells(results), cells_plots(results)),
         _ => (plain(results), plain_plots(name, title, results)),
     };
-    text += &rows;
+    match PLOTTED_ONLY.contains(&name) {
+        true => text += &format!("All figures: [benchmarks/{name}.json](benchmarks/{name}.json).\n"),
+        false => text += &rows,
+    }
     text += "\n";
     for (file, svg_title, _) in &plots {
         text += &format!("![{svg_title}](benchmarks/{file})\n");
