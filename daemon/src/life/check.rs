@@ -15,7 +15,7 @@ use nix::sys::statvfs::statvfs;
 use nix::unistd::{AccessFlags, Group, Uid, access};
 
 use self::taken::{Listening, Owner};
-use crate::config::{Config, Durability, Loaded, Source, show_duration, show_size};
+use crate::config::{Config, Durability, Loaded, show_duration, show_size};
 use crate::exit::Exit;
 use crate::life::lock_holder::{LockHolder, lock_holder};
 use crate::life::{advice, setup};
@@ -81,7 +81,7 @@ pub fn check(loaded: &Loaded) -> Report {
     let config = &loaded.config;
     let lines = vec![("configuration", "ok".to_owned())];
     let mut report = Report { lines, in_use_by: None, unsure: false, exit: Exit::Done };
-    if loaded.is_of_the_host && *loaded.provenance.of("journal.dir") == Source::Default {
+    if loaded.is_of_the_host && !loaded.provenance.has("journal.dir") {
         report.note("configuration", NOT_THE_SERVICE.to_owned());
     }
     data_folder(config, &mut report);
