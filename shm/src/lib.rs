@@ -8,8 +8,8 @@
 //!    as long as some process holds the ring's descriptor. It is taken exactly as it was pushed.
 //! 2. **No shared fault.** A writer that dies, or is stopped, at any instruction costs its own append at most.
 //! 3. **Nothing is believed** by the daemon's end: [`Drain`] stays whole whatever the client does to the ring.
-//! 4. **Order**: each ring's appends in the order of reservation; between rings, what ended before another began has
-//!    the smaller time.
+//! 4. **Order**: each ring's appends in the order of reservation. An append that is not committed holds up its own ring
+//!    only, and not for long.
 //! 5. **No system call** per append while the daemon is awake.
 //! 6. **Space is given back only on request**, and a new daemon finds what was not.
 //!
@@ -19,7 +19,7 @@
 //!            ▲                                                                    │
 //!            └────────────────────────────── space ◀──────────────────────────────┘
 //! ```
-//! Where it lies: `layout.rs`. The steps and why they hold: `writer.rs`, `reader.rs`. A pass over all rings, sleeping,
+//! Where it lies: `layout.rs`. The steps and why they hold: `writer.rs`, `reader.rs`. A drain cycle, sleeping,
 //! restarts: [`drain`].
 
 #[cfg(not(target_os = "linux"))]
@@ -45,7 +45,6 @@ mod os;
 mod producer;
 mod reader;
 mod space;
-mod stall_budget;
 #[cfg(feature = "stop-points")]
 pub mod stop;
 mod tail;
@@ -63,7 +62,6 @@ pub use error::{Corrupt, NotAdopted, OpenError, PushError, ShapeError, WaitError
 pub use layout::{ABANDONED_REGIONS_MAX, Shape, VERSION};
 pub use mapped::ForkMark;
 pub use producer::{Look, Producer};
-pub use reader::{Entry, PEEK_SLOTS_MAX, Peek, TimestampSource};
-pub use stall_budget::{StallBudget, StallLimits};
+pub use reader::{COMMIT_TIMEOUT_NS, Entry, PEEK_SLOTS_MAX, Peek};
 pub use tail::Stored;
 pub use watch::{Usage, Watch};
