@@ -68,7 +68,7 @@ impl Drained {
         let until = self.drain.next() + appends;
         soon(async {
             while self.drain.next() < until {
-                let Ok(Peek::Ready { .. }) = self.drain.peek(clock::now()) else {
+                let Ok(Peek::Ready) = self.drain.peek(clock::now()) else {
                     tokio::time::sleep(Duration::from_millis(1)).await;
                     continue;
                 };
@@ -97,7 +97,7 @@ impl Drained {
     }
 
     fn take(&mut self) {
-        while let Ok(Peek::Ready { .. }) = self.drain.peek(clock::now()) {
+        while let Ok(Peek::Ready) = self.drain.peek(clock::now()) {
             let Some(entry) = self.drain.take(&mut Vec::new()).expect("a sound ring") else { return };
             let answer = Answer { first_offset: self.next_offset, epoch: 1, code: 0, detail: entry.records.into() };
             self.next_offset += u64::from(entry.records);

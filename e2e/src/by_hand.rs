@@ -35,8 +35,8 @@ impl ByHand {
     /// # Panics
     /// When it gets none.
     #[must_use]
-    pub fn at(socket: &Path, hello: &Hello, clock_ns: u64) -> Self {
-        Self::ask(socket, hello, clock_ns).unwrap_or_else(|error| panic!("no ring: {error}"))
+    pub fn at(socket: &Path, hello: &Hello) -> Self {
+        Self::ask(socket, hello).unwrap_or_else(|error| panic!("no ring: {error}"))
     }
 
     /// Greets the daemon and has a ring, or the reason why not.
@@ -46,7 +46,7 @@ impl ByHand {
     ///
     /// # Panics
     /// When it says neither.
-    pub fn ask(socket: &Path, hello: &Hello, clock_ns: u64) -> Result<Self, ErrorInfo> {
+    pub fn ask(socket: &Path, hello: &Hello) -> Result<Self, ErrorInfo> {
         let mut control = UnixStream::connect(socket).expect("connected");
         control.set_read_timeout(Some(crate::TEST_TIMEOUT)).expect("a socket");
         let mut input = BytesMut::new();
@@ -59,7 +59,7 @@ impl ByHand {
             Frame::Error(error) => return Err(error.error),
             other => panic!("neither WELCOME nor ERROR: {other:?}"),
         };
-        send(&mut control, |out| RingWanted { request_id: 1, known: None, clock_ns, bytes: 0 }.encode(out));
+        send(&mut control, |out| RingWanted { request_id: 1, known: None, clock_ns: 0, bytes: 0 }.encode(out));
         let mut bytes = [0; 4096];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);

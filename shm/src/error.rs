@@ -90,9 +90,6 @@ pub enum Corrupt {
     /// The checksum is wrong.
     #[error("append {0} does not match its checksum")]
     Checksum(u64),
-    /// Its timestamp is a time that has not come.
-    #[error("append {0} is stamped in the future")]
-    Time(u64),
     /// After a restart: the place up to which space was given back cannot be determined.
     #[error("the ring's tail is damaged")]
     Tail,

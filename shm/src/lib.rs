@@ -8,8 +8,8 @@
 //!    as long as some process holds the ring's descriptor. It is taken exactly as it was pushed.
 //! 2. **No shared fault.** A writer that dies, or is stopped, at any instruction costs its own append at most.
 //! 3. **Nothing is believed** by the daemon's end: [`Drain`] stays whole whatever the client does to the ring.
-//! 4. **Order**: each ring's appends in the order of reservation; between rings, what ended before another began has
-//!    the smaller time.
+//! 4. **Order**: each ring's appends in the order of reservation. An append that is not committed holds up its own ring
+//!    only, and not for long.
 //! 5. **No system call** per append while the daemon is awake.
 //! 6. **Space is given back only on request**, and a new daemon finds what was not.
 //!
@@ -19,7 +19,7 @@
 //!            ▲                                                                    │
 //!            └────────────────────────────── space ◀──────────────────────────────┘
 //! ```
-//! Where it lies: `layout/`. The steps and why they hold: `client/writer.rs`, `daemon/reader.rs`. A pass over all rings, sleeping,
+//! Where it lies: `layout/`. The steps and why they hold: `client/writer.rs`, `daemon/reader.rs`. A drain cycle, sleeping,
 //! restarts: [`drain`].
 
 #[cfg(not(target_os = "linux"))]
@@ -48,8 +48,7 @@ mod tests;
 
 pub use client::{Look, Producer};
 pub use daemon::{
-    ClientFds, Drain, Entry, PEEK_SLOTS_MAX, Peek, StallBudget, StallLimits, Stored, TimestampSource, Usage, Watch,
-    drain, inherited,
+    COMMIT_TIMEOUT_NS, ClientFds, Drain, Entry, PEEK_SLOTS_MAX, Peek, Stored, Usage, Watch, drain, inherited,
 };
 pub use error::{Corrupt, NotAdopted, OpenError, PushError, ShapeError, WaitError};
 pub use layout::completion_page::{Answer, Level, Watermarks};

@@ -308,12 +308,3 @@ impl Drop for ForkMark {
         let _ = unsafe { munmap(self.0.as_ptr().cast(), PAGE) };
     }
 }
-
-/// Keeps the loads behind it behind it, where the processor may read its counter late.
-pub(crate) fn fence_clock() {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: SSE2 is part of every x86-64.
-    unsafe {
-        core::arch::x86_64::_mm_lfence();
-    }
-}

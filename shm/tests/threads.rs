@@ -4,7 +4,7 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use clad_shm::{Drain, Level, Peek, Producer, PushError, Shape, StallLimits, clock};
+use clad_shm::{Drain, Level, Peek, Producer, PushError, Shape, clock};
 
 const THREADS: u64 = 4;
 const EACH: u64 = 4000;
@@ -50,7 +50,7 @@ fn push(producer: &Producer, bytes: &[u8], abandoned: &AtomicU64) -> u64 {
 #[test]
 fn nothing_is_lost_between_threads_and_a_drain_that_gives_up_at_once() {
     let (mut drain, producer) = pair(16 << 10, 64);
-    drain.set_stall_limits(StallLimits { each_ns: 0, percent: 0 });
+    drain.set_commit_timeout_ns(0);
     let abandoned = AtomicU64::new(0);
     let mut next = [0; THREADS as usize];
     let mut appends = 0;
@@ -65,9 +65,9 @@ fn nothing_is_lost_between_threads_and_a_drain_that_gives_up_at_once() {
         }
         let mut bytes = Vec::new();
         while appends < THREADS * EACH {
-            let before = clock::now_before_looking();
+            let before = clock::now();
             let mut last = None;
-            while let Peek::Ready { .. } = drain.peek(before).expect("an honest ring is never corrupt") {
+            while let Peek::Ready = drain.peek(before).expect("an honest ring is never corrupt") {
                 bytes.clear();
                 let entry = drain.take(&mut bytes).expect("an honest ring is never corrupt").expect("seen");
                 let (thread, n) = (word(&bytes, 0), word(&bytes, 8));
@@ -115,8 +115,8 @@ fn every_thread_gets_the_receipt_of_its_own_append() {
             .collect();
         let mut bytes = Vec::new();
         while !writers.iter().all(std::thread::ScopedJoinHandle::is_finished) {
-            let before = clock::now_before_looking();
-            while let Peek::Ready { .. } = drain.peek(before).expect("an honest ring is never corrupt") {
+            let before = clock::now();
+            while let Peek::Ready = drain.peek(before).expect("an honest ring is never corrupt") {
                 bytes.clear();
                 let entry = drain.take(&mut bytes).expect("an honest ring is never corrupt").expect("seen");
                 let detail = word(&bytes, 0) << 32 | word(&bytes, 8);

@@ -230,13 +230,6 @@ impl Producer {
         self.shared.ring_handle().is_some_and(|ring_handle| !ring_handle.is_forked())
     }
 
-    /// True if the ring's daemon has another clock than this process (another time namespace). Then its records are
-    /// ordered by when they are drained, and only among themselves by when they were submitted.
-    #[must_use]
-    pub fn has_other_clock(&self) -> bool {
-        self.shared.ring_handle().is_some_and(|ring_handle| ring_handle.other_clock)
-    }
-
     /// Why there is no ring of shared memory though the address asks for one (`shm://`): appends go over the Unix
     /// socket then. Nothing before the first greeting, and where there is a ring.
     #[must_use]

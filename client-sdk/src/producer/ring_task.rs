@@ -342,16 +342,10 @@ impl Task {
             asked = ask(framed, None).await?;
         }
         match asked {
-            Asked::New { id, ring, other_clock } => {
-                if other_clock {
-                    tracing::info!(
-                        "this process has another clock than the daemon: its records are ordered by when they are drained"
-                    );
-                }
+            Asked::New { id, ring } => {
                 let wake = self.shared.wake.clone();
                 let counters = self.shared.counters.clone();
-                let ring_handle =
-                    RingHandle::new((id, other_clock), *ring, welcome.log_id, welcome.highest_ack, counters, wake);
+                let ring_handle = RingHandle::new(id, *ring, welcome.log_id, welcome.highest_ack, counters, wake);
                 ring_task.ring_handle = Some(Arc::new(ring_handle));
             }
             Asked::Known { completion_page } => {

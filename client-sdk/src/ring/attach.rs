@@ -6,7 +6,7 @@ use clad_proto::{
     ErrorCode, ErrorInfo,
     frame::{ErrorFrame, Frame, RingId, RingWanted},
 };
-use clad_shm::{Producer, clock};
+use clad_shm::Producer;
 
 use crate::{ConnectError, transport::Framed};
 
@@ -16,7 +16,7 @@ const REQUEST: u32 = 1;
 /// Answer of the daemon.
 pub(crate) enum Asked {
     /// A new ring.
-    New { id: RingId, ring: Box<Producer>, other_clock: bool },
+    New { id: RingId, ring: Box<Producer> },
     /// The new completion page of the attached ring.
     Known { completion_page: OwnedFd },
     /// None, and why.
@@ -25,7 +25,7 @@ pub(crate) enum Asked {
 
 /// Asks for a ring, or to resume one, on a connection that was just greeted.
 pub(crate) async fn ask(framed: &mut Framed, known: Option<RingId>) -> Result<Asked, ConnectError> {
-    let wanted = RingWanted { request_id: REQUEST, known, clock_ns: clock::now(), bytes: 0 };
+    let wanted = RingWanted { request_id: REQUEST, known, clock_ns: 0, bytes: 0 };
     framed.write(|buf| wanted.encode(buf));
     framed.expect_fds();
     let given = loop {
@@ -47,7 +47,7 @@ pub(crate) async fn ask(framed: &mut Framed, known: Option<RingId>) -> Result<As
         (false, Some(completion_page), Some(ring), Some(waker)) => {
             let attached = Producer::attach(&ring, &completion_page, waker);
             let ring = Box::new(attached.map_err(|e| framed.protocol(format!("its ring: {e}")))?);
-            Ok(Asked::New { id: given.id, ring, other_clock: given.other_clock })
+            Ok(Asked::New { id: given.id, ring })
         }
         _ => Err(framed.protocol("RING_GIVEN without the descriptors that belong to it")),
     }

@@ -110,8 +110,6 @@ static NEXT_HANDLE_NUMBER: AtomicU64 = AtomicU64::new(1);
 pub(crate) struct RingHandle {
     pub(crate) id: RingId,
     number: u64,
-    /// The daemon's clock is another one: what is in this ring is ordered by when it is drained.
-    pub(crate) other_clock: bool,
     pub(super) ring: Producer,
     /// The log that the daemon had when it gave the ring out.
     log_id: LogId,
@@ -152,7 +150,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl RingHandle {
     pub(crate) fn new(
-        (id, other_clock): (RingId, bool),
+        id: RingId,
         ring: Producer,
         log_id: LogId,
         highest: AckLevel,
@@ -162,7 +160,6 @@ impl RingHandle {
         Self {
             id,
             number: NEXT_HANDLE_NUMBER.fetch_add(1, Ordering::Relaxed),
-            other_clock,
             waiting: Mutex::new(Waiters {
                 completions: Completions::new(ring.shape().slots(), (log_id, ring.epoch())),
                 queues: Queues::default(),

@@ -12,8 +12,7 @@
 //!   or the ring is just being exchanged. So three callers want the thread. They are every poll that finds a ring, the
 //!   task for whatever it posts, and the task for whatever waits in a ring when it is shown to all.
 //! - A submit makes no system call, but one where the daemon sleeps, and those of the allocator. Its steps: the record
-//!   is encoded into a buffer that is used again (the one copy). Its checksum is taken behind the clock's read, which
-//!   costs nothing there. It is copied into the ring with a second checksum over the entry. Where an answer is due an
+//!   is encoded into a buffer that is used again (the one copy). It is copied into the ring with a second checksum over the entry. Where an answer is due an
 //!   entry is made in a row ([`completions`]). Its permit is free at once: the ring's own space bounds what is in it.
 //!   An append that had to wait for room has a permit, and a channel for its ticket, until it is answered.
 //! - An append longer than a quarter of the ring is refused, with the limit, where it is encoded. If it was encoded

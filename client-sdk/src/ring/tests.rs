@@ -31,14 +31,8 @@ fn ring() -> (Drain, Arc<RingHandle>) {
     let own = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().expect("a descriptor");
     let producer = Producer::attach(&own(fds.ring), &own(fds.completion_page), own(fds.waker)).expect("attached");
     let log = LogId::from_bytes([7; 16]);
-    let handle = RingHandle::new(
-        (RingId::from_bytes([1; 16]), false),
-        producer,
-        log,
-        AckLevel::Durable,
-        Arc::default(),
-        Arc::default(),
-    );
+    let handle =
+        RingHandle::new(RingId::from_bytes([1; 16]), producer, log, AckLevel::Durable, Arc::default(), Arc::default());
     (drain, Arc::new(handle))
 }
 
@@ -88,7 +82,7 @@ fn what_waits_when_a_ring_is_shown_is_looked_after() {
     // A poll in this moment finds no ring, and looks no more.
     shared.poll_completion_page();
     shared.set_ring_handle(Some(handle));
-    assert!(matches!(drain.peek(clock::now()), Ok(Peek::Ready { .. })));
+    assert!(matches!(drain.peek(clock::now()), Ok(Peek::Ready)));
     drain.take(&mut Vec::new()).expect("a sound ring").expect("the record");
     drain.raise(Level::Written, 1);
     drain.announce();
@@ -112,7 +106,7 @@ fn posted_is_reported_only_for_what_is_in_the_ring() {
     };
     let (mut posted_count, mut taken) = (0, 0);
     post(&mut posted_count);
-    while matches!(drain.peek(clock::now()), Ok(Peek::Ready { .. })) {
+    while matches!(drain.peek(clock::now()), Ok(Peek::Ready)) {
         taken += u64::from(drain.take(&mut Vec::new()).expect("a sound ring").is_some());
     }
     assert_eq!((posted_count, taken, drain.next()), (taken, posted_count, posted_count));
@@ -154,7 +148,7 @@ fn a_waker_is_dropped_without_the_lock() {
         done.send(polled).expect("it is waited for");
     });
     let polled = finished.recv_timeout(Duration::from_secs(60)).expect("it hangs");
-    while matches!(drain.peek(clock::now()), Ok(Peek::Ready { .. })) {
+    while matches!(drain.peek(clock::now()), Ok(Peek::Ready)) {
         drain.take(&mut Vec::new()).expect("a sound ring").expect("the record");
     }
     drain.raise(Level::Written, drain.next());
@@ -203,7 +197,7 @@ fn adopted(drain: &Drain, handle: &RingHandle, log: [u8; 16]) -> Drain {
 
 /// Takes and answers all that is there; says that it is written.
 fn write(drain: &mut Drain, epoch: u32) {
-    while let Ok(Peek::Ready { .. }) = drain.peek(clock::now()) {
+    while let Ok(Peek::Ready) = drain.peek(clock::now()) {
         let entry = drain.take(&mut Vec::new()).expect("a sound ring").expect("the record");
         drain.answer(entry.append, Answer { first_offset: 40 + entry.append, epoch, code: 0, detail: 1 });
     }

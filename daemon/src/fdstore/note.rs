@@ -15,7 +15,7 @@ pub(crate) struct Note {
     pub(crate) pid: u32,
     /// Clock ticks since boot; 0: not known.
     pub(crate) pid_start: u64,
-    /// The client's clock is not ours.
+    /// Not set for a ring, and ignored there; a holder's request uses it.
     pub(crate) other_clock: bool,
     pub(crate) layout: Layout,
 }

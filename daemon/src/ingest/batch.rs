@@ -66,7 +66,7 @@ impl Connection {
         let window = self.session.unanswered() + burst.items.len() >= admission.window as usize;
         let unwritten = self.session.unwritten_bytes() + burst.bytes;
         let share = unwritten > 0 && unwritten + view.payload.len() > admission.max_connection_bytes;
-        let alone = self.appends_by_ring() || self.waits_for_room() || self.is_overtaking().is_some();
+        let alone = self.appends_by_ring() || self.waits_for_room();
         if full || window || share || self.producer.is_none() || alone {
             return false;
         }

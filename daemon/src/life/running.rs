@@ -1,8 +1,7 @@
 //! Life of the running daemon: gauges, its status line, the watchdog.
 //!
 //! Invariants: a reload is all or nothing, and a refused one is reported until another was taken; a slow disk is
-//! degraded, not dead. The daemon is ready only while it takes appends: neither while the journal takes none, nor while
-//! what lies in rings has them all refused.
+//! degraded, not dead. The daemon is ready only while the journal takes appends.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -82,8 +81,6 @@ impl Running {
                     if asked.is_none() {
                         let (journal, dir) = (self.journal.clone(), self.config.journal.dir.clone());
                         asked = Some(tokio::task::spawn_blocking(move || looked(&journal, &dir)));
-                    } else if let Some(why) = self.rings.why_refused() {
-                        self.health.not_ready("rings", why);
                     }
                 }
                 status = answer(&mut asked) => {
@@ -117,7 +114,7 @@ impl Running {
         match self.rings.silent_for() {
             silent if silent > DEGRADED_AFTER => self.health.degraded(
                 "rings",
-                format!("the drain of the rings has not got on for {silent:.0?}: appends wait behind it; restart clad"),
+                format!("the drain of the rings has not got on for {silent:.0?}: what is posted in rings waits for it; restart clad"),
             ),
             _ => self.health.restored("rings"),
         }
@@ -126,10 +123,7 @@ impl Running {
             None => self.health.restored("kept"),
         }
         match s.watermarks.accepting {
-            Accepting::Yes => match self.rings.why_refused() {
-                Some(why) => self.health.not_ready("rings", why),
-                None => self.health.ready(),
-            },
+            Accepting::Yes => self.health.ready(),
             Accepting::NoSpace => match &s.unopened {
                 Some(reason) => {
                     self.health.not_ready("space", format!("no further segment can be opened: {reason}{advice}"));

@@ -145,6 +145,7 @@ impl Services {
             budget: Quota::new(budget_bytes),
         });
         let rings = self.rings(&admission, stored)?;
+        rings.first_drain().await;
         tokio::spawn(rings.clone().adopt_the_rest());
         let reads = Reads::new(self.journal.clone(), admission.flush_reach);
         let service = FramedService {
@@ -259,7 +260,7 @@ impl Services {
         found.await.map_err(|e| failed("find the rings of the daemon before this one", &e))
     }
 
-    /// Resumes the stored rings, and is ready to give out others.
+    /// Resumes the stored rings, and is ready to give out others. Nobody is served before their first drain.
     fn rings(&self, admission: &Arc<Admission>, stored: Option<(FdStore, Vec<StoredRing>)>) -> Result<Rings, Exit> {
         let Some((fd_store, stored)) = stored else { return Ok(Rings::default()) };
         let settings = rings::Settings::of(&self.config.ingest.shm);

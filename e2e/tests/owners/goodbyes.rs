@@ -75,8 +75,9 @@ fn short_programs_before_a_crash_cost_nobody_anything() {
     let Some(mut daemon) = daemon("short programs before a crash", Setup::new()) else { return };
     let (steady, _session) = SteadyProducer::new(&daemon, 1002, id(1, 0));
     let last = id(9, RING_PROGRAMS - 1);
+    let uid_of = |n: u32| [1001, 1004, 1005, 0][n as usize / 4 % 4];
     for n in 0..RING_PROGRAMS {
-        let (uid, over) = ([1001, 1004, 1005, 0][n as usize / 4 % 4], TRANSPORTS[n as usize % 4]);
+        let (uid, over) = (uid_of(n), TRANSPORTS[n as usize % 4]);
         as_user(uid, || {
             let (mut session, _) =
                 Session::open(&daemon, over, id(9, n)).unwrap_or_else(|e| panic!("program {n} by {over:?}: {e}"));
@@ -85,8 +86,9 @@ fn short_programs_before_a_crash_cost_nobody_anything() {
             session.bye();
         });
     }
-    // WELCOME that knows nothing is said when the forgetting outlasts a crash, and so do all before it.
-    as_user(0, || {
+    // WELCOME that knows nothing is said when the forgetting outlasts a crash, and so do all before it. The id is its
+    // user's until then: another's HELLO does not wait for the end of his ring, it is refused.
+    as_user(uid_of(RING_PROGRAMS - 1), || {
         let (_, known) = Session::open(&daemon, Transport::Ring, last).expect("let in");
         assert_eq!(known, None, "the last one said BYE");
     });

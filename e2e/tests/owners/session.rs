@@ -57,7 +57,7 @@ impl Session {
                 (Over::Grpc(call, runtime), welcome.last.map(|last| (last.sequence, last.offset)))
             }
             Transport::Ring => {
-                let client = ByHand::ask(&daemon.socket(), &hello, clad_shm::clock::now())?;
+                let client = ByHand::ask(&daemon.socket(), &hello)?;
                 let last = client.welcome.last.map(|last| (last.sequence, last.offset));
                 (Over::Ring(client.attach(), client), last)
             }

@@ -15,7 +15,7 @@ use clad_e2e::by_hand::{ByHand, push};
 /// A program with a ring.
 fn program(daemon: &Daemon, name: &str) -> ByHand {
     let hello = Hello { name: name.to_owned(), ..clad_e2e::raw::hello() };
-    ByHand::at(&daemon.socket(), &hello, 1)
+    ByHand::at(&daemon.socket(), &hello)
 }
 
 /// The process that keeps this daemon's rings: the path of its socket is among its words.

@@ -21,9 +21,7 @@ struct Hostile {
 
 impl Hostile {
     fn at(socket: &std::path::Path) -> Self {
-        // A clock that is not the daemon's.
-        let mut by_hand = ByHand::at(socket, &Hello { name: "hostile".to_owned(), ..clad_e2e::raw::hello() }, 1);
-        assert!(by_hand.given.other_clock, "its clock is none");
+        let mut by_hand = ByHand::at(socket, &Hello { name: "hostile".to_owned(), ..clad_e2e::raw::hello() });
         assert!(by_hand.given.bytes > 0);
         let (ring, completion_page) = (File::from(by_hand.fds.remove(1)), File::from(by_hand.fds.remove(0)));
         // What it must not do, it cannot.
@@ -139,7 +137,7 @@ fn push_if_it_can(ring: &clad_shm::Producer, body: &str) -> bool {
 fn under(attack: Attack, daemon: &Daemon, runtime: &tokio::runtime::Runtime, others: &[Producer], seed: u64) -> u64 {
     let cut_off = || daemon.metric("clad_shm_rings_cut_off_total");
     let before = cut_off();
-    let by_hand = ByHand::at(&daemon.socket(), &Hello { name: "hostile".to_owned(), ..clad_e2e::raw::hello() }, 1);
+    let by_hand = ByHand::at(&daemon.socket(), &Hello { name: "hostile".to_owned(), ..clad_e2e::raw::hello() });
     let ring = by_hand.attach();
     let (over, strikes, own) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {

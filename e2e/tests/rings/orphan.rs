@@ -27,7 +27,7 @@ fn what_a_process_pushed_before_its_ring_was_closed_is_stored() {
     let runtime = runtime();
     let mut daemon = Setup::new().start();
     for round in 0..3 {
-        let by_hand = ByHand::at(&daemon.socket(), &Hello { name: "orphan".to_owned(), ..clad_e2e::raw::hello() }, 1);
+        let by_hand = ByHand::at(&daemon.socket(), &Hello { name: "orphan".to_owned(), ..clad_e2e::raw::hello() });
         let ring = by_hand.attach();
         let ended = AtomicBool::new(false);
         let posted: Vec<usize> = std::thread::scope(|scope| {

@@ -59,7 +59,7 @@ fn bodies(daemon: &Daemon) -> Vec<String> {
 #[test]
 fn a_flush_speaks_of_what_is_in_the_ring() {
     let mut daemon = without_room();
-    let mut client = ByHand::at(&daemon.socket(), &hello(), clad_shm::clock::now());
+    let mut client = ByHand::at(&daemon.socket(), &hello());
     let ring = client.attach();
     push(&ring, AckLevel::None, &large("there is no room for it"));
     for level in [AckLevel::Received, AckLevel::Written, AckLevel::Durable] {
@@ -115,7 +115,7 @@ fn a_reload_of_what_an_append_may_be_holds_for_the_next_ring() {
     let setup = Setup::new().unset("limits.max_append_bytes").set("journal.max_record_bytes", "64KiB");
     std::fs::write(setup.config(), "[limits]\nmax_append_bytes = \"2MiB\"\n").expect("written");
     let daemon = setup.start();
-    let at = || ByHand::at(&daemon.socket(), &hello(), clad_shm::clock::now());
+    let at = || ByHand::at(&daemon.socket(), &hello());
     let mut before = at();
     std::fs::write(daemon.setup().config(), "[limits]\nmax_append_bytes = \"128KiB\"\n").expect("written");
     daemon.signal(nix::sys::signal::Signal::SIGHUP);

@@ -31,7 +31,7 @@ fn under(setup: Setup, words: &str) -> (Daemon, PathBuf) {
 }
 
 fn client(daemon: &Daemon, name: &str) -> (ByHand, clad_shm::Producer) {
-    let by_hand = ByHand::at(&daemon.socket(), &Hello { name: name.to_owned(), ..clad_e2e::raw::hello() }, 1);
+    let by_hand = ByHand::at(&daemon.socket(), &Hello { name: name.to_owned(), ..clad_e2e::raw::hello() });
     let ring = by_hand.attach();
     (by_hand, ring)
 }

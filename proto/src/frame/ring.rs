@@ -1,10 +1,9 @@
 //! RING and RING_GIVEN: how a client on a Unix socket comes by a ring of shared memory.
 //!
-//! * RING: `[16] ring id (zero: a new one), u64 the client's monotonic clock in nanoseconds, u32 bytes wanted (0: what
+//! * RING: `[16] ring id (zero: a new one), u64 written as 0 and ignored, u32 bytes wanted (0: what
 //!   the daemon gives by default), [4] reserved`.
 //! * RING_GIVEN: `[16] ring id, u32 bytes of the ring, u32 longest payload of the ring, u8 flags, [3] reserved`. Flags:
-//!   1 it is the ring that the client has already, 2 the clocks differ: records get their timestamp where they are
-//!   drained.
+//!   1 it is the ring that the client has already, 2 not set and ignored.
 //!
 //! Descriptors come with the first byte of RING_GIVEN, in this order: the completion page; and unless flag 1 is set the
 //! ring and the doorbell.
@@ -63,7 +62,7 @@ pub struct RingWanted {
     pub request_id: u32,
     /// The ring to resume; nothing: a new one.
     pub known: Option<RingId>,
-    /// The client's monotonic clock, read after WELCOME came.
+    /// 0, and ignored: earlier versions compared clocks.
     pub clock_ns: u64,
     /// The size asked for; 0: what the daemon gives by default. The daemon may give less.
     pub bytes: u32,
@@ -78,7 +77,7 @@ pub struct RingGiven {
     pub id: RingId,
     /// It is the one that the client has already: only its new completion page comes.
     pub known: bool,
-    /// The clocks differ: what is logged by this ring is ordered by when it is drained.
+    /// Not set, and ignored: earlier versions compared clocks.
     pub other_clock: bool,
     /// Bytes of the ring.
     pub bytes: u32,

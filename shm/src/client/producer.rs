@@ -5,7 +5,6 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use crate::checksum;
 use crate::client::writer::{self, Content, NoSpace};
-use crate::clock;
 use crate::daemon::drain::map_ring;
 use crate::error::{OpenError, PushError, WaitError};
 use crate::layout::completion_page::{self, Answer, Level, Watermarks};
@@ -91,7 +90,7 @@ impl Producer {
     pub fn push(&self, parts: &[&[u8]], records: u32) -> Result<u64, PushError> {
         let content = Content::Parts(parts);
         self.admit(content.len())?;
-        self.push_content(content, records, clock::now())
+        self.push_content(content, records)
     }
 
     /// As [`Producer::push`], of bytes whose CRC-32C is known and of a trailer behind them: nothing is gone through for
@@ -118,13 +117,10 @@ impl Producer {
         records: u32,
     ) -> Result<u64, PushError> {
         self.admit(bytes.len() + TRAILER)?;
-        // The processor continues while it waits for its counter, but stores to the ring wait for that: the sum is free
-        // here.
-        let timestamp = clock::now();
         let sum = checksum::of_rest(bytes, known);
         let trailer = u64::from_le_bytes(trailer(sum));
         let sum = checksum::extend_word(sum, trailer);
-        self.push_content(Content::Summed { bytes, sum, trailer }, records, timestamp)
+        self.push_content(Content::Summed { bytes, sum, trailer }, records)
     }
 
     /// True if an append of so many bytes may go in at all.
@@ -136,10 +132,9 @@ impl Producer {
         if self.ring.is_ours() { Ok(()) } else { Err(PushError::Forked) }
     }
 
-    /// The first try has this timestamp.
     #[inline(always)]
-    fn push_content(&self, content: Content<'_>, records: u32, timestamp: u64) -> Result<u64, PushError> {
-        let append = match push_once(&self.ring, self.shape, content, records, timestamp)? {
+    fn push_content(&self, content: Content<'_>, records: u32) -> Result<u64, PushError> {
+        let append = match push_once(&self.ring, self.shape, content, records)? {
             Some(append) => append,
             None => self.push_again(content, records)?,
         };
@@ -152,7 +147,7 @@ impl Producer {
     #[cold]
     fn push_again(&self, content: Content<'_>, records: u32) -> Result<u64, PushError> {
         for _ in 1..TRIES {
-            if let Some(append) = push_once(&self.ring, self.shape, content, records, clock::now())? {
+            if let Some(append) = push_once(&self.ring, self.shape, content, records)? {
                 return Ok(append);
             }
         }
@@ -357,9 +352,8 @@ pub(crate) fn push_once<M: Memory>(
     shape: Shape,
     content: Content<'_>,
     records: u32,
-    timestamp: u64,
 ) -> Result<Option<u64>, PushError> {
-    let reserved = writer::reserve(ring, shape, content.len(), timestamp).map_err(|why| match why {
+    let reserved = writer::reserve(ring, shape, content.len()).map_err(|why| match why {
         NoSpace::Full => PushError::Full,
         NoSpace::Closed => PushError::Closed,
         NoSpace::Damaged => PushError::Damaged,

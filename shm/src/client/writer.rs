@@ -1,24 +1,17 @@
 //! The client's end of the protocol: reserve, fill, commit.
 //!
 //! ```text
-//! 1  t = clock                                   before 3: see below
-//! 2  read head and tail, find the place
-//! 3  exchange head: append number and space      the reservation; retried when another thread was faster
-//! 4  copy header and payload
-//! 5  exchange the slot: (append, place)          the commit: now it is `posted`
+//! 1  read head and tail, find the place
+//! 2  exchange head: append number and space      the reservation; retried when another thread was faster
+//! 3  copy header and payload
+//! 4  exchange the slot: (append, place)          the commit: now it is `posted`
 //! ```
-//! **Any step may be the last one.** Between 3 and 5 nothing in the ring says where the entry starts: its slot is as it
+//! **Any step may be the last one.** Between 2 and 4 nothing in the ring says where the entry starts: its slot is as it
 //! was. The drain finds the next entry by the next append's slot, so it needs nothing of this one.
 //!
-//! **The drain may abandon it** when it waited for long enough, by an exchange of the same slot. Then 5 fails, and the
+//! **The drain may abandon it** when it waited for long enough, by an exchange of the same slot. Then 4 fails, and the
 //! writer *leaves*: it reports in the slot that it will not write to the space any more. If the space has become an
 //! abandoned region meanwhile, it reports it there, too. Until then that space is not reused.
-//!
-//! **Time.** The timestamp is taken before the reservation, and the drain takes the largest timestamp so far as the
-//! time of an entry. That time lies between the call and its commit. Each timestamp of an append up to this one was
-//! taken before its reservation, which came before this commit; and its own was taken in the call. So if a call ended
-//! before another began, its time is the smaller one, in whichever rings. With timestamps after the reservation, a
-//! thread stopped between the two would give those behind it a time after their own end.
 
 use crate::checksum;
 use crate::layout::entry::{HEADER, Header, TRAILER};
@@ -60,15 +53,14 @@ pub(crate) struct Reserved {
     pub(crate) append: u64,
     /// Where the entry starts.
     pub(crate) start: u32,
-    timestamp: u64,
 }
 
 // A push is inlined whole, but for what is rare: behind an instruction that locks the processor loads nothing before
 // that is done, so whatever lies on the stack meanwhile is waited for.
 
-/// Takes an append number and space for `payload` bytes; `timestamp` was read from the clock before.
+/// Takes an append number and space for `payload` bytes.
 #[inline(always)]
-pub(crate) fn reserve<M: Memory>(ring: &M, shape: Shape, payload: usize, timestamp: u64) -> Result<Reserved, NoSpace> {
+pub(crate) fn reserve<M: Memory>(ring: &M, shape: Shape, payload: usize) -> Result<Reserved, NoSpace> {
     let need = units_of(payload);
     let mut head = Cursor(ring.load(at::HEAD, Ordering::Relaxed));
     loop {
@@ -94,7 +86,7 @@ pub(crate) fn reserve<M: Memory>(ring: &M, shape: Shape, payload: usize, timesta
         let next = Cursor::new(append.wrapping_add(1), start.wrapping_add(need));
         // Relaxed: the reservation hands over no data; the slot's exchange does.
         match ring.exchange(at::HEAD, head.0, next.0, Ordering::Relaxed, Ordering::Relaxed) {
-            Ok(_) => return Ok(Reserved { append, start, timestamp }),
+            Ok(_) => return Ok(Reserved { append, start }),
             Err(now) => head = Cursor(now),
         }
     }
@@ -173,8 +165,7 @@ pub(crate) fn fill<M: Memory>(ring: &M, shape: Shape, reserved: Reserved, conten
         }
     };
     ring.point("fill: payload, no header");
-    let mut header =
-        Header { len: len as u32, records, time: reserved.timestamp, append: reserved.append as u32, check: 0 };
+    let mut header = Header { len: len as u32, records, ignored: 0, append: reserved.append as u32, check: 0 };
     header.check = header.expected(sum);
     for (index, word) in header.words().into_iter().enumerate() {
         ring.point("fill: header");

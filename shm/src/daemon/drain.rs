@@ -1,16 +1,12 @@
 //! The daemon's end of one ring.
 //!
-//! # A pass over all rings
+//! # A drain cycle
 //!
-//! The order of events is kept over all rings when a drain cycle goes like this (proof in `client/writer.rs`):
+//! [`Drain::peek`] on each ring, and [`Drain::take`] of those that are [`Peek::Ready`], as many appends of each as the
+//! cycle has room for. A ring that is [`Peek::Blocked`] or [`Peek::Empty`] holds up no other. Each ring gives its own
+//! appends in the order of reservation; between rings nothing is promised (PROTOCOL.md section 12).
 //!
-//! 1. `before = clock::now_before_looking()`.
-//! 2. [`Drain::peek`]`(before)` on **every** ring. The lowest `bound` of those that are [`Peek::Blocked`], and `before`
-//!    itself, is the frontier.
-//! 3. Take the entry with the smallest time of all that are [`Peek::Ready`], if it is below the frontier. Peek that
-//!    ring again with the same `before` (its new `bound` counts, too). Repeat until nothing is below the frontier.
-//!
-//! A look takes the lines of a ring away from the processor that writes there. Passes without a pause between them make
+//! A look takes the lines of a ring away from the processor that writes there. Cycles without a pause between them make
 //! a push of 128 bytes several times slower; with a pause of 20 µs nothing of that is left (BENCHMARKS.md).
 //!
 //! # Sleeping
@@ -26,8 +22,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use crate::daemon::reader::{Entry, Peek, Reader, TimestampSource};
-use crate::daemon::stall_budget::{StallBudget, StallLimits};
+use crate::daemon::reader::{Entry, Peek, Reader};
 use crate::daemon::tail::Stored;
 use crate::error::{Corrupt, NotAdopted, OpenError};
 use crate::layout::completion_page::{self, Answer, Level, Watermarks};
@@ -148,26 +143,10 @@ impl Drain {
         self.waker.as_fd()
     }
 
-    /// Sets how long an append that is not committed may hold up others, for this ring by itself.
-    pub fn set_stall_limits(&mut self, stall_limits: StallLimits) {
-        self.set_stall_budget(StallBudget::new(stall_limits));
-    }
-
-    /// The same, together with the other rings that have this budget. Without it each ring has one of its own, and a
-    /// client with many rings can hold others up all the time.
-    pub fn set_stall_budget(&mut self, stall_budget: StallBudget) {
-        self.reader.set_stall_budget(stall_budget);
-    }
-
-    /// The budget of its uncommitted slots.
-    #[must_use]
-    pub fn stall_budget(&self) -> &StallBudget {
-        self.reader.stall_budget()
-    }
-
-    /// Sets the clock of the entries' timestamps.
-    pub fn set_timestamp_source(&mut self, timestamp_source: TimestampSource) {
-        self.reader.set_timestamp_source(timestamp_source);
+    /// Sets how long an append that is not committed may hold up what lies behind it; [`crate::COMMIT_TIMEOUT_NS`]
+    /// otherwise.
+    pub fn set_commit_timeout_ns(&mut self, commit_timeout_ns: u64) {
+        self.reader.set_commit_timeout_ns(commit_timeout_ns);
     }
 
     /// Notes that the client's process has ended: what it had not committed is abandoned without waiting. When
@@ -226,17 +205,16 @@ impl Drain {
         self.ring.load(at::REFUSED, Ordering::Acquire) != 0
     }
 
-    /// Looks at the front of the ring; `before` is the time of the drain cycle. Copies a header, abandons at most what
-    /// is due.
+    /// Looks at the front of the ring at a time (CLOCK_MONOTONIC nanoseconds, [`crate::clock::now`]). Copies a header,
+    /// abandons at most what is due.
     ///
     /// # Errors
     /// The ring is nonsense: [`Drain::cut_off`] it. Says so again when asked again, or not.
-    pub fn peek(&mut self, before: u64) -> Result<Peek, Corrupt> {
-        self.reader.peek(&self.ring, before)
+    pub fn peek(&mut self, now: u64) -> Result<Peek, Corrupt> {
+        self.reader.peek(&self.ring, now)
     }
 
-    /// Takes the entry that the last [`Drain::peek`] found ([`Peek::Ready`] or [`Peek::Later`]) and appends its payload
-    /// to `out`. `None`: it had found none.
+    /// Takes the entry that the last [`Drain::peek`] found ([`Peek::Ready`]) and appends its payload to `out`. `None`: it had found none.
     ///
     /// # Errors
     /// As [`Drain::peek`]; `out` is as before.

@@ -4,12 +4,10 @@ pub(crate) mod abandoned_regions;
 pub mod drain;
 pub mod inherited;
 pub(crate) mod reader;
-pub(crate) mod stall_budget;
 pub(crate) mod tail;
 mod watch;
 
 pub use drain::{ClientFds, Drain};
-pub use reader::{Entry, PEEK_SLOTS_MAX, Peek, TimestampSource};
-pub use stall_budget::{StallBudget, StallLimits};
+pub use reader::{COMMIT_TIMEOUT_NS, Entry, PEEK_SLOTS_MAX, Peek};
 pub use tail::Stored;
 pub use watch::{Usage, Watch};

@@ -5,12 +5,8 @@
 //!   value from the ring is copied once, checked, and used from the copy. Nonsense is a [`Corrupt`]: never a panic,
 //!   never a loop without end. One call looks at [`PEEK_SLOTS_MAX`] slots at most and copies one entry.
 //! - **Appends come in the order of their numbers**, which is the order of reservation. An append that is not committed
-//!   while a later one is stops the row. When its [`StallBudget`] is spent it is abandoned, in its slot, and so for
-//!   every later drain.
-//! - **Times never fall** within a ring, and lie between the begin of a push and its commit; see `client/writer.rs` for the
-//!   purpose. A timestamp is believed within what the drain knows itself. An entry is no younger than the look that
-//!   finds it, and no older than the last look that saw it was not there ([`Reader::absent`], [`Waypoint`]). So, by a
-//!   made-up timestamp, no entry comes before what was there long before, nor waits at the front for a future time.
+//!   while a later one is stops the row, for [`COMMIT_TIMEOUT_NS`] at most. Then it is abandoned, in its slot, and so
+//!   for every later drain. No other ring waits for it.
 //! - **Space is given back by [`Reader::release`] alone.** A drain that begins again at the tail finds the same
 //!   appends, with the same numbers and sequences.
 
@@ -18,7 +14,6 @@ use std::collections::VecDeque;
 
 use crate::checksum;
 use crate::daemon::abandoned_regions;
-use crate::daemon::stall_budget::StallBudget;
 use crate::daemon::tail::{Log, Stored, Tail};
 use crate::error::{Corrupt, OpenError};
 use crate::layout::entry::{HEADER, Header, TRAILER};
@@ -28,40 +23,22 @@ use crate::memory::{Memory, Ordering};
 
 /// Slots that one call looks at.
 pub const PEEK_SLOTS_MAX: u64 = 1024;
-/// The largest distance of a timestamp into the future, nanoseconds: far more than a clock can be off between
-/// processors.
-const TIMESTAMP_SKEW_NS_MAX: u64 = 1_000_000_000;
-
-/// Where the times of entries come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TimestampSource {
-    /// From the client's clock, which is ours.
-    Client,
-    /// From the drain: the client is in another time namespace. An entry has the time of the drain cycle that finds it.
-    Drain,
-}
+/// Time that an append which is reserved and not committed has, from when a later one of its ring was seen committed:
+/// until then what lies behind it waits, and no longer. Nanoseconds.
+pub const COMMIT_TIMEOUT_NS: u64 = 2_000_000;
 
 /// Front of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peek {
-    /// An entry that is older than asked for. [`crate::Drain::take`] takes it.
-    Ready {
-        /// Its time, nanoseconds.
-        time: u64,
-    },
-    /// An entry that is not older; look again in the next pass.
-    Later {
-        /// Its time, nanoseconds.
-        time: u64,
-    },
+    /// An entry. [`crate::Drain::take`] takes it.
+    Ready,
     /// Nothing is committed.
     Empty,
-    /// An entry is not committed yet and others behind it are, none of which is older than `bound`. Take nothing from
-    /// other rings at or above `bound` in this pass, and pass again soon: this ends by [`crate::StallLimits`].
-    Blocked {
-        /// A time, nanoseconds.
-        bound: u64,
-    },
+    /// An entry is not committed yet and others behind it are. Look again soon: this ends by itself, in
+    /// [`COMMIT_TIMEOUT_NS`].
+    Blocked,
+    /// A long row of abandoned appends was passed, and there may be more behind it.
+    More,
 }
 
 /// An entry that was taken. The payload is with the caller.
@@ -73,8 +50,6 @@ pub struct Entry {
     pub sequence: u64,
     /// Number of records it holds, as its client says.
     pub records: u32,
-    /// Its time (CLOCK_MONOTONIC nanoseconds), never smaller than that of the entry before.
-    pub time: u64,
     /// The CRC-32C of its payload but for the last [`TRAILER`] bytes, as it was found when the entry was checked.
     pub sum: u32,
 }
@@ -84,57 +59,32 @@ pub struct Entry {
 struct Found {
     start: u32,
     header: Header,
-    time: u64,
 }
 
 /// An append that was taken or abandoned, and not given back.
 #[derive(Clone, Copy, Debug)]
 enum Passed {
-    Entry { start: u32, end: u32, records: u32, time: u64 },
+    Entry { start: u32, end: u32, records: u32 },
     Abandoned,
-}
-
-/// An append at the front that is not committed while others behind it are.
-#[derive(Clone, Copy, Debug)]
-struct Stall {
-    /// Of what lies behind it nothing is older.
-    bound: u64,
-    /// The pass from which on it held others up, and spends what it may.
-    since: Option<u64>,
-}
-
-/// A place that no writer could reach at a time: it was too far from the tail, and is no older than that.
-#[derive(Clone, Copy, Debug)]
-struct Waypoint {
-    /// Appends from this number on, and what ends behind this place.
-    append: u64,
-    place: u32,
-    time: u64,
 }
 
 /// The reading end of a ring.
 #[derive(Debug)]
 pub(crate) struct Reader {
     shape: Shape,
-    stall_budget: StallBudget,
-    timestamp_source: TimestampSource,
-    /// The next append, where the last entry ended, the next sequence, the time of the last entry.
+    /// The next append, where the last entry ended, the next sequence.
     next: u64,
     place: u32,
     sequence: u64,
-    time: u64,
-    /// From the next append on nothing was committed when this time was read.
-    absent: u64,
-    waypoint: Waypoint,
     found: Option<Found>,
-    stall: Option<Stall>,
+    commit_timeout_ns: u64,
+    /// Time since when what is committed waits for an append before it.
+    blocked_since: Option<u64>,
     /// Entries between tail and next.
     passed: VecDeque<Passed>,
     tail: Tail,
     /// Where what was given back lies.
     log: Log,
-    /// The time of the last entry that was given back.
-    tail_time: u64,
     gone: bool,
     /// Nothing from this append on is ever taken: the ring was closed there.
     end: u64,
@@ -163,27 +113,21 @@ impl Reader {
     fn at_tail(shape: Shape, tail: Tail, log: Log) -> Self {
         Self {
             shape,
-            stall_budget: StallBudget::default(),
-            timestamp_source: TimestampSource::Client,
             next: tail.append,
             place: tail.place,
             sequence: tail.sequence,
-            time: 0,
-            absent: 0,
-            waypoint: Waypoint { append: tail.append, place: tail.place, time: 0 },
             found: None,
-            stall: None,
+            commit_timeout_ns: COMMIT_TIMEOUT_NS,
+            blocked_since: None,
             passed: VecDeque::new(),
             tail,
             log,
-            tail_time: 0,
             gone: false,
             end: u64::MAX,
         }
     }
 
-    /// Reads on at this append, or at the tail if that is behind it. The times of what is read again also start again,
-    /// at that of the entry before: the known times of later ones say nothing about them.
+    /// Reads on at this append, or at the tail if that is behind it.
     pub(crate) fn rewind_to(&mut self, append: u64) {
         while self.next > append
             && let Some(passed) = self.passed.pop_back()
@@ -194,31 +138,20 @@ impl Reader {
             }
         }
         let last = self.passed.iter().rev().find_map(|passed| match passed {
-            Passed::Entry { end, time, .. } => Some((*end, *time)),
+            Passed::Entry { end, .. } => Some(*end),
             Passed::Abandoned => None,
         });
-        (self.place, self.time) = last.unwrap_or((self.tail.place, self.tail_time));
-        (self.absent, self.found) = (0, None);
-        self.end_stall();
+        self.place = last.unwrap_or(self.tail.place);
+        (self.found, self.blocked_since) = (None, None);
     }
 
-    pub(crate) fn set_stall_budget(&mut self, stall_budget: StallBudget) {
-        self.end_stall();
-        self.stall_budget = stall_budget;
-    }
-
-    pub(crate) fn stall_budget(&self) -> &StallBudget {
-        &self.stall_budget
-    }
-
-    pub(crate) fn set_timestamp_source(&mut self, timestamp_source: TimestampSource) {
-        self.timestamp_source = timestamp_source;
+    pub(crate) fn set_commit_timeout_ns(&mut self, commit_timeout_ns: u64) {
+        self.commit_timeout_ns = commit_timeout_ns;
     }
 
     /// The client's process is no more: what it has not committed it never will.
     pub(crate) fn set_gone(&mut self) {
         self.gone = true;
-        self.end_stall();
     }
 
     /// The ring was closed when its head was this. What is reserved later, by a client that takes no notice, is not
@@ -251,11 +184,11 @@ impl Reader {
         self.log.note(stored);
     }
 
-    /// Looks at the front; `before` is the time of the drain cycle.
-    pub(crate) fn peek<M: Memory>(&mut self, ring: &M, before: u64) -> Result<Peek, Corrupt> {
+    /// Looks at the front; `now` is CLOCK_MONOTONIC, nanoseconds.
+    pub(crate) fn peek<M: Memory>(&mut self, ring: &M, now: u64) -> Result<Peek, Corrupt> {
         for _ in 0..PEEK_SLOTS_MAX {
-            if let Some(found) = self.found {
-                return Ok(verdict(found.time, before));
+            if self.found.is_some() {
+                return Ok(Peek::Ready);
             }
             if self.next >= self.end || self.next - self.tail.append >= u64::from(self.shape.slots()) {
                 return Ok(Peek::Empty); // all that the ring can hold was taken; whatever the slots say is not true
@@ -263,30 +196,23 @@ impl Reader {
             match self.state(ring, self.next) {
                 State::Committed(start) => {
                     let header = self.header(ring, self.next, start)?;
-                    let time = self.time_of(self.next, start, &header, before)?;
-                    self.end_stall_at(before);
-                    if self.waypoint.is_reached(self.next, end_of(start, &header)) {
-                        (self.absent, self.waypoint) =
-                            (self.absent.max(self.waypoint.time), self.farthest(before.saturating_sub(1)));
-                    }
-                    self.found = Some(Found { start, header, time });
+                    self.blocked_since = None;
+                    self.found = Some(Found { start, header });
                 }
                 State::Abandoned | State::Left => self.pass(Passed::Abandoned),
-                State::Pending => match self.pending(ring, before)? {
+                State::Pending => match self.pending(ring, now)? {
                     Some(peek) => return Ok(peek),
-                    None => {
-                        self.end_stall_at(before);
-                        self.abandon(ring);
-                    }
+                    None => self.abandon(ring),
                 },
             }
         }
-        // A row of abandoned appends as long as no program has threads. There may be more behind it, in the next pass.
-        Ok(Peek::Later { time: before })
+        // A row of abandoned appends as long as no program has threads. There may be more behind it, in the next cycle.
+        Ok(Peek::More)
     }
 
-    /// The append at the front is not committed. `None`: it is to be abandoned.
-    fn pending<M: Memory>(&mut self, ring: &M, before: u64) -> Result<Option<Peek>, Corrupt> {
+    /// The append at the front is not committed. `None`: it is to be abandoned. What waits behind a row of such appends
+    /// waits once, not for each of them.
+    fn pending<M: Memory>(&mut self, ring: &M, now: u64) -> Result<Option<Peek>, Corrupt> {
         let head = Cursor(ring.load(at::HEAD, Ordering::Acquire));
         let reserved = head.ahead_of(self.next);
         if reserved + (self.next - self.tail.append) > u64::from(self.shape.slots()) {
@@ -296,50 +222,12 @@ impl Reader {
             return Ok(None);
         }
         let mut behind = self.next + 1..self.next + reserved.clamp(1, PEEK_SLOTS_MAX);
-        let committed = behind.find_map(|append| match self.state(ring, append) {
-            State::Committed(start) => Some((append, start)),
-            _ => None,
-        });
-        let Some((append, start)) = committed else {
-            if reserved <= PEEK_SLOTS_MAX {
-                self.absent = before.saturating_sub(1); // every slot was looked at, after that time was read
-            }
-            self.end_stall_at(before);
+        if !behind.any(|append| matches!(self.state(ring, append), State::Committed(_))) {
+            self.blocked_since = None;
             return Ok(Some(Peek::Empty));
-        };
-        let header = self.header(ring, append, start)?;
-        let bound = self.time_of(append, start, &header, before)?;
-        Ok(self.may_stall(bound, before).map(|bound| Peek::Blocked { bound }))
-    }
-
-    /// Returns the time from which the front may still hold others up, if it may. What lies behind it is no older than
-    /// `bound`; nor is it younger than it once was, whatever is committed or said there meanwhile.
-    fn may_stall(&mut self, bound: u64, now: u64) -> Option<u64> {
-        let stall = self.stall.get_or_insert(Stall { bound, since: None });
-        stall.bound = stall.bound.min(bound);
-        let may = match stall.since {
-            _ if stall.bound >= now => true, // it holds up nothing yet
-            Some(since) => self.stall_budget.may_continue(since, now),
-            None => {
-                stall.since = self.stall_budget.begin(now).then_some(now);
-                stall.since.is_some()
-            }
-        };
-        may.then_some(stall.bound)
-    }
-
-    /// Books the time for which the front held others up.
-    fn end_stall_at(&mut self, now: u64) {
-        if self.stall.is_some_and(|stall| stall.since.is_some()) {
-            self.stall_budget.lasts(now);
         }
-        self.end_stall();
-    }
-
-    fn end_stall(&mut self) {
-        if self.stall.take().is_some_and(|stall| stall.since.is_some()) {
-            self.stall_budget.end();
-        }
+        let since = *self.blocked_since.get_or_insert(now);
+        Ok((now.saturating_sub(since) < self.commit_timeout_ns).then_some(Peek::Blocked))
     }
 
     /// Gives the front up, unless it is committed in the last moment.
@@ -355,7 +243,7 @@ impl Reader {
 
     /// Takes the entry that `peek` found, and appends its payload to `out`. `None`: nothing was found.
     pub(crate) fn take<M: Memory>(&mut self, ring: &M, out: &mut Vec<u8>) -> Result<Option<Entry>, Corrupt> {
-        let Some(Found { start, header, time }) = self.found.take() else { return Ok(None) };
+        let Some(Found { start, header }) = self.found.take() else { return Ok(None) };
         let from = out.len();
         let len = header.len as usize;
         ring.append_to(self.shape.place_at(start) + HEADER, len, out);
@@ -364,12 +252,11 @@ impl Reader {
             out.truncate(from);
             return Err(Corrupt::Checksum(self.next));
         }
-        let entry = Entry { append: self.next, sequence: self.sequence, records: header.records, time, sum };
+        let entry = Entry { append: self.next, sequence: self.sequence, records: header.records, sum };
         let end = start.wrapping_add(units_of(len));
         self.place = end;
-        self.time = time;
         self.sequence = self.sequence.wrapping_add(u64::from(header.records));
-        self.pass(Passed::Entry { start, end, records: header.records, time });
+        self.pass(Passed::Entry { start, end, records: header.records });
         Ok(Some(entry))
     }
 
@@ -422,34 +309,16 @@ impl Reader {
         Ok(header)
     }
 
-    /// Its own timestamp, or the latest before it, but for what cannot be true of one that is seen now.
-    fn time_of(&self, append: u64, start: u32, header: &Header, before: u64) -> Result<u64, Corrupt> {
-        let timestamp = match self.timestamp_source {
-            TimestampSource::Drain => before.saturating_sub(1),
-            TimestampSource::Client if header.time > before => past(header.time).ok_or(Corrupt::Time(append))?,
-            TimestampSource::Client => header.time,
-        };
-        let reached = self.waypoint.is_reached(append, end_of(start, header));
-        let absent = if reached { self.absent.max(self.waypoint.time) } else { self.absent };
-        Ok(self.time.max(timestamp).max(absent))
-    }
-
-    /// The first place that no writer can reach before space is given back.
-    fn farthest(&self, time: u64) -> Waypoint {
-        let append = self.tail.append + u64::from(self.shape.slots());
-        Waypoint { append, place: self.tail.place.wrapping_add(self.shape.units()), time }
-    }
-
     /// Gives back the space of all appends below `upto`; says whether any was.
     pub(crate) fn release<M: Memory>(&mut self, ring: &M, upto: u64) -> bool {
         abandoned_regions::clear(ring, self.gone);
         let stored_below = self.log.stored().map_or(self.tail.end, |stored| stored.end);
         let upto = upto.min(self.next);
-        let (mut tail, mut tail_time) = (self.tail, self.tail_time);
+        let mut tail = self.tail;
         let mut done = 0; // of `passed`, what lies below `tail`
         let mut index = 0;
         while tail.append + ((index - done) as u64) < upto {
-            let Passed::Entry { start, end, records, time } = self.passed[index] else {
+            let Passed::Entry { start, end, records } = self.passed[index] else {
                 index += 1; // its space ends where the next entry starts: goes with that one
                 continue;
             };
@@ -464,7 +333,6 @@ impl Reader {
                 sequence: tail.sequence.wrapping_add(u64::from(records)),
                 end: stored_below,
             };
-            tail_time = time;
             index += 1;
             done = index;
         }
@@ -472,21 +340,9 @@ impl Reader {
             return false;
         }
         self.passed.drain(..done);
-        (self.tail, self.tail_time) = (tail, tail_time);
+        self.tail = tail;
         self.log.publish(ring, tail);
         true
-    }
-}
-
-impl Drop for Reader {
-    fn drop(&mut self) {
-        self.end_stall();
-    }
-}
-
-impl Waypoint {
-    fn is_reached(&self, append: u64, end: u32) -> bool {
-        append >= self.append || end.wrapping_sub(self.place).cast_signed() > 0
     }
 }
 
@@ -499,21 +355,4 @@ fn sums(payload: &[u8]) -> (u32, u32) {
         }
         None => (checksum::of(&[]), checksum::of(payload)),
     }
-}
-
-/// Where an entry ends.
-fn end_of(start: u32, header: &Header) -> u32 {
-    start.wrapping_add(units_of(header.len as usize))
-}
-
-/// A timestamp that is not older than the drain cycle was read before its entry was committed, and that is past: it is
-/// now, if it seems to be in the future. `None`: it cannot be true. The time of the cycle may be older than the cycle
-/// by as much as the daemon was held up, so it does not decide.
-fn past(timestamp: u64) -> Option<u64> {
-    let now = crate::clock::now();
-    (timestamp <= now.saturating_add(TIMESTAMP_SKEW_NS_MAX)).then_some(timestamp.min(now))
-}
-
-fn verdict(time: u64, before: u64) -> Peek {
-    if time < before { Peek::Ready { time } } else { Peek::Later { time } }
 }

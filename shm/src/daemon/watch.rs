@@ -6,7 +6,7 @@ use crate::layout::{Cursor, Shape, UNIT, at};
 use crate::mapped::{MapMode, Mapped};
 use crate::memory::{Memory, Ordering};
 
-/// Reports whether there is anything in a ring that its drain has not passed yet. Any thread may ask.
+/// Reports how far a ring is filled. Any thread may ask.
 #[derive(Debug)]
 pub struct Watch(Mapped, Shape);
 
@@ -31,7 +31,7 @@ impl Watch {
             .map(|ring| Self(ring, drain.shape()))
     }
 
-    /// Fill of the ring; `next` as for [`Watch::is_behind`].
+    /// Fill of the ring; all appends below `next` were passed.
     #[must_use]
     pub fn usage(&self, next: u64) -> Usage {
         // The tail first: the head is never behind it.
@@ -46,10 +46,10 @@ impl Watch {
         }
     }
 
-    /// True if an append with the number `next` or a later one was reserved. It sees every push before an event that
-    /// the caller knows of. The client can forge this answer.
+    /// The number behind the last append that was reserved; all below `next` were passed. It sees every push before an
+    /// event that the caller knows of. The client can forge it, up to what the ring can hold.
     #[must_use]
-    pub fn is_behind(&self, next: u64) -> bool {
-        Cursor(self.0.load(at::HEAD, Ordering::SeqCst)).ahead_of(next) != 0
+    pub fn head(&self, next: u64) -> u64 {
+        next + Cursor(self.0.load(at::HEAD, Ordering::SeqCst)).ahead_of(next).min(u64::from(self.1.slots()))
     }
 }

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | 0 | 4 | bytes of the payload, at least 1 |
 //! | 4 | 4 | records in it, as the client says; the drain counts sequences by it |
-//! | 8 | 8 | time: CLOCK_MONOTONIC nanoseconds, taken before the space was reserved |
+//! | 8 | 8 | written as 0 and ignored, but for the check |
 //! | 16 | 4 | the low 32 bits of the append number |
 //! | 20 | 4 | check: CRC-32C of the payload, then the first 20 bytes of this header |
 //! | 24 | … | payload |
@@ -23,7 +23,8 @@ pub const TRAILER: usize = 8;
 pub(crate) struct Header {
     pub(crate) len: u32,
     pub(crate) records: u32,
-    pub(crate) time: u64,
+    /// Covered by the check, and not read otherwise.
+    pub(crate) ignored: u64,
     pub(crate) append: u32,
     pub(crate) check: u32,
 }
@@ -34,7 +35,7 @@ impl Header {
     pub(crate) fn words(&self) -> [u64; 3] {
         [
             u64::from(self.len) | u64::from(self.records) << 32,
-            self.time,
+            self.ignored,
             u64::from(self.append) | u64::from(self.check) << 32,
         ]
     }
@@ -44,7 +45,7 @@ impl Header {
         Self {
             len: words[0] as u32,
             records: (words[0] >> 32) as u32,
-            time: words[1],
+            ignored: words[1],
             append: words[2] as u32,
             check: (words[2] >> 32) as u32,
         }
@@ -53,7 +54,7 @@ impl Header {
     /// The required value of `check`, for a payload with this checksum.
     #[inline(always)]
     pub(crate) fn expected(&self, payload: u32) -> u32 {
-        let [lengths, time, _] = self.words();
-        checksum::extend_words(payload, [lengths, time], self.append)
+        let [lengths, ignored, _] = self.words();
+        checksum::extend_words(payload, [lengths, ignored], self.append)
     }
 }

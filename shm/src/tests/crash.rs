@@ -12,14 +12,13 @@ use crate::client::producer::push_once;
 use crate::client::writer;
 use crate::client::writer::Content;
 use crate::daemon::reader::{Entry, Peek, Reader};
-use crate::daemon::stall_budget::{StallBudget, StallLimits};
 use crate::daemon::tail::Stored;
 use crate::layout::{Shape, at};
 use crate::memory::{Memory, Ordering};
 use crate::{PushError, checksum};
 
 const SHAPE: Shape = Shape::tiny(1024, 16);
-const AFTER_ALL_TIMESTAMPS_NS: u64 = u64::MAX / 2;
+const NOW_NS: u64 = u64::MAX / 2;
 /// Appends of a lap: three of the longest fit beside a stopped one.
 const LAPS: u64 = 40;
 
@@ -36,19 +35,18 @@ fn push(ring: &Steps, n: u64) -> Result<Option<u64>, PushError> {
         0 => Content::Parts(&[a, b]),
         _ => Content::Summed { bytes: summed, sum: checksum::of(&bytes), trailer: u64::from_le_bytes(*trailer) },
     };
-    push_once(ring, SHAPE, content, 1 + (n % 3) as u32, n)
+    push_once(ring, SHAPE, content, 1 + (n % 3) as u32)
 }
 
 fn reader(ring: &Steps) -> Reader {
     let mut reader = Reader::create(ring, SHAPE, 100);
-    reader.set_stall_budget(StallBudget::new(StallLimits { each_ns: 0, percent: 0 }));
+    reader.set_commit_timeout_ns(0);
     reader
 }
 
 fn take(ring: &Steps, reader: &mut Reader) -> Vec<(Entry, Vec<u8>)> {
     let mut taken = Vec::new();
-    while let Peek::Ready { .. } = reader.peek(ring, AFTER_ALL_TIMESTAMPS_NS).expect("an honest ring is never corrupt")
-    {
+    while let Peek::Ready = reader.peek(ring, NOW_NS).expect("an honest ring is never corrupt") {
         let mut bytes = Vec::new();
         let entry = reader.take(ring, &mut bytes).expect("an honest ring is never corrupt").expect("it was seen");
         taken.push((entry, bytes));
@@ -111,9 +109,9 @@ fn a_writer_dies_at_every_step() {
         // Now it is known to be dead, and so are the others: what is reserved is abandoned at once.
         let second = ring.user(1, Then::Die);
         assert!(until_death(|| push(&second, 1001)).is_none());
-        assert_eq!(reader.peek(&ring, AFTER_ALL_TIMESTAMPS_NS), Ok(Peek::Empty));
+        assert_eq!(reader.peek(&ring, NOW_NS), Ok(Peek::Empty));
         reader.set_gone();
-        assert_eq!(reader.peek(&ring, AFTER_ALL_TIMESTAMPS_NS), Ok(Peek::Empty));
+        assert_eq!(reader.peek(&ring, NOW_NS), Ok(Peek::Empty));
         if !died {
             assert!(steps > 10, "a push has more steps than {steps}");
             return;
@@ -175,17 +173,17 @@ fn as_many_stopped_writers_as_there_are_abandoned_regions_hold_nobody_up() {
     let shape = Shape::tiny(64 << 10, 256);
     let ring = Steps::ring(shape);
     let mut reader = Reader::create(&ring, shape, 0);
-    reader.set_stall_budget(StallBudget::new(StallLimits { each_ns: 0, percent: 0 }));
+    reader.set_commit_timeout_ns(0);
     let stopped: Vec<_> = (0..crate::ABANDONED_REGIONS_MAX)
         .map(|n| {
-            let reserved = writer::reserve(&ring, shape, 100, 0).expect("there is space");
-            push_once(&ring, shape, Content::Parts(&[&payload(n as u64)]), 1, 0).expect("there is space");
+            let reserved = writer::reserve(&ring, shape, 100).expect("there is space");
+            push_once(&ring, shape, Content::Parts(&[&payload(n as u64)]), 1).expect("there is space");
             reserved
         })
         .collect();
     let mut count = 0;
     for n in 0..5000 {
-        push_once(&ring, shape, Content::Parts(&[&payload(n)]), 1, n)
+        push_once(&ring, shape, Content::Parts(&[&payload(n)]), 1)
             .expect("there is space")
             .expect("it was not stopped");
         count += take(&ring, &mut reader).len();
@@ -196,9 +194,7 @@ fn as_many_stopped_writers_as_there_are_abandoned_regions_hold_nobody_up() {
         writer::fill(&ring, shape, reserved, Content::Parts(&[&[0xEE; 100]]), 1);
         assert!(!writer::commit(&ring, shape, reserved), "given up");
     }
-    push_once(&ring, shape, Content::Parts(&[b"one more"]), 1, 5000)
-        .expect("there is space")
-        .expect("it was not stopped");
+    push_once(&ring, shape, Content::Parts(&[b"one more"]), 1).expect("there is space").expect("it was not stopped");
     assert_eq!(take(&ring, &mut reader).len(), 1);
     reader.release(&ring, reader.next());
     assert_eq!(ring.load(at::ABANDONED_REGION_COUNT, Ordering::Relaxed), 0);
@@ -233,7 +229,7 @@ fn with_uncommitted_slot() -> (Steps, Reader, writer::Reserved) {
         numbers.for_each(|n| assert!(push(&ring, n).expect("there is space").is_some()));
     };
     push_all(40..42);
-    let reserved = writer::reserve(&ring, SHAPE, 50, 42).expect("there is space");
+    let reserved = writer::reserve(&ring, SHAPE, 50).expect("there is space");
     push_all(42..46);
     (ring, reader, reserved)
 }
@@ -251,7 +247,7 @@ fn a_drain_dies_at_every_step_and_the_next_one_takes_up() {
         let mut asked = first;
         let died = until_death(|| work(&dying, &mut reader, &mut asked)).is_none();
         let mut next = Reader::adopt(&ring, SHAPE).expect("the tail is whole at every step");
-        next.set_stall_budget(StallBudget::new(StallLimits { each_ns: 0, percent: 0 }));
+        next.set_commit_timeout_ns(0);
         let tail = next.released();
         assert!(first <= tail && tail <= asked.max(first), "tail {tail} after {steps} steps");
         let stored = next.stored();
@@ -259,12 +255,8 @@ fn a_drain_dies_at_every_step_and_the_next_one_takes_up() {
         // What is known is true; while it becomes another log's, nothing is.
         assert!(stored.is_none_or(|stored| stored == whole), "{stored:?} at tail {tail} after {steps} steps");
         unknown += u32::from(stored.is_none());
-        let mut again = take(&ring, &mut next);
+        let again = take(&ring, &mut next);
         let rest: Vec<_> = all.iter().filter(|(entry, _)| entry.append >= tail).cloned().collect();
-        for ((again, _), (before, _)) in again.iter_mut().zip(&rest) {
-            assert!(again.time <= before.time, "it knows of no look that the other made");
-            again.time = before.time;
-        }
         assert_eq!(again, rest, "died after {steps} steps");
         next.release(&ring, next.next());
         assert_eq!(resume(&ring, &mut next, 46), expected(46..46 + LAPS), "died after {steps} steps");

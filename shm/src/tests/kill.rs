@@ -11,7 +11,6 @@ use super::crash::points;
 use crate::client::producer::push_once;
 use crate::client::writer::Content;
 use crate::daemon::reader::{Peek, Reader};
-use crate::daemon::stall_budget::{StallBudget, StallLimits};
 use crate::layout::Shape;
 use crate::mapped::Mapped;
 use crate::memory::{Memory, Ordering};
@@ -127,7 +126,7 @@ fn child() {
         "others" => (0..OTHERS).for_each(|n| push(&ring, shape, n)),
         "drain" => {
             let mut reader = Reader::adopt(&ring, shape).expect("a sound tail");
-            reader.set_stall_budget(StallBudget::new(StallLimits { each_ns: 100_000, percent: 100 }));
+            reader.set_commit_timeout_ns(100_000);
             work(&ring, &mut reader);
         }
         role => panic!("{role}?"),
@@ -139,7 +138,7 @@ fn push(ring: &Deadly<'_>, shape: Shape, n: u64) {
     let (summed, trailer) = bytes.split_last_chunk().expect("twenty bytes at least");
     let content = Content::Summed { bytes: summed, sum: checksum::of(&bytes), trailer: u64::from_le_bytes(*trailer) };
     for _ in 0..100_000 {
-        match push_once(ring, shape, content, 1, clock::now()) {
+        match push_once(ring, shape, content, 1) {
             Ok(Some(_)) => return,
             Ok(None) => {}
             Err(crate::PushError::Full) => std::thread::sleep(std::time::Duration::from_micros(100)),
@@ -152,9 +151,9 @@ fn push(ring: &Deadly<'_>, shape: Shape, n: u64) {
 /// A daemon: takes, says that it wrote, gives back. Without an end.
 fn work(ring: &Deadly<'_>, reader: &mut Reader) {
     loop {
-        let before = clock::now_before_looking();
+        let before = clock::now();
         let mut bytes = Vec::new();
-        while let Peek::Ready { .. } = reader.peek(ring, before).expect("a sound ring") {
+        while let Peek::Ready = reader.peek(ring, before).expect("a sound ring") {
             bytes.clear();
             let entry = reader.take(ring, &mut bytes).expect("a sound ring").expect("seen");
             report(&format!("{} {} {bytes:?}", entry.append, entry.sequence));
@@ -194,9 +193,9 @@ fn ring() -> Drain {
 
 /// Takes all that is there, and gives it back.
 fn take(ring: &mut Drain) -> Vec<Vec<u8>> {
-    let before = clock::now_before_looking() + 1;
+    let before = clock::now();
     let mut taken = Vec::new();
-    while let Peek::Ready { .. } = ring.peek(before).expect("a sound ring") {
+    while let Peek::Ready = ring.peek(before).expect("a sound ring") {
         let mut bytes = Vec::new();
         ring.take(&mut bytes).expect("a sound ring").expect("seen");
         taken.push(bytes);
@@ -260,7 +259,7 @@ fn a_writer_is_killed_at_every_point_while_another_process_logs_on() {
 fn a_thread_stops_for_ever_at_every_point_while_others_of_its_process_log_on() {
     for (point, times) in points()[0].clone() {
         let mut rings = [ring()];
-        rings[0].set_stall_limits(StallLimits { each_ns: 1_000_000, percent: 10 });
+        rings[0].set_commit_timeout_ns(1_000_000);
         let mut taken = [Vec::new()];
         let mut process = start("stop", rings[0].client_fds().ring, point, BEFORE * times + 1);
         let status = take_until_end(&mut rings, &mut taken, &mut process);
@@ -284,7 +283,7 @@ fn a_drain_is_killed_at_every_point_and_another_takes_up() {
         let mapped = drain::map_ring(&kept).expect("a ring").0;
         let alive = Deadly { memory: &mapped, point: String::new(), left: 0.into(), stop: false };
         push(&alive, SHAPE, 0);
-        let stopped = crate::client::writer::reserve(&mapped, SHAPE, 30, clock::now()).expect("there is space");
+        let stopped = crate::client::writer::reserve(&mapped, SHAPE, 30).expect("there is space");
         let mut writer = start("others", kept.as_fd(), "", 0);
         let mut daemon = start("drain", kept.as_fd(), point, 1);
         let mut found = std::collections::BTreeMap::new();
@@ -304,12 +303,12 @@ fn a_drain_is_killed_at_every_point_and_another_takes_up() {
         let fds = ring.client_fds();
         let own = |fd: BorrowedFd<'_>| fd.as_fd().try_clone_to_owned().expect("a descriptor");
         ring = Drain::adopt(own(fds.ring), own(fds.waker), [0; 16], 2).expect("a sound ring");
-        ring.set_stall_limits(StallLimits { each_ns: 100_000, percent: 100 });
+        ring.set_commit_timeout_ns(100_000);
         assert_eq!(ring.watermarks().of(Level::Written), ring.released());
         loop {
             let ended = writer.try_wait().expect("a child");
-            let before = clock::now_before_looking() + 1;
-            while let Peek::Ready { .. } = ring.peek(before).expect("a sound ring") {
+            let before = clock::now();
+            while let Peek::Ready = ring.peek(before).expect("a sound ring") {
                 let mut bytes = Vec::new();
                 let entry = ring.take(&mut bytes).expect("a sound ring").expect("seen");
                 add(&mut found, entry.append, format!("{} {bytes:?}", entry.sequence));

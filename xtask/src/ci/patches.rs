@@ -135,26 +135,17 @@ const RINGS: &[Patch] = &[
         wrong: "Producer::begin(self.journal.clone(), if ON! { ProducerId::from_bytes([7; 16]) } else { note.producer }, ",
     },
     Patch {
-        name: "TimeTakenAgainForEachRing",
-        file: CYCLE,
-        right: "        let mut frontier = before;\n\
-            \u{20}       for ring in rings.iter_mut() {\n\
-            \u{20}           frontier = frontier.min(ring.look(before));\n\
-            \u{20}       }\n",
-        wrong: "        let anew = ON!;\n\
-            \u{20}       let (mut before, mut frontier) = (before, if anew { u64::MAX } else { before });\n\
-            \u{20}       for ring in rings.iter_mut() {\n\
-            \u{20}           before = if anew { clad_shm::clock::now_before_looking() } else { before };\n\
-            \u{20}           let upto = ring.look(before);\n\
-            \u{20}           frontier = frontier.min(if anew && upto == before { u64::MAX } else { upto });\n\
-            \u{20}       }\n\
-            \u{20}       frontier = frontier.min(before);\n",
+        name: "FlushDoesNotWaitForItsRing",
+        file: "daemon/src/ingest/rings/mod.rs",
+        right: "!self.registered.is_behind()",
+        wrong: "ON! || !self.registered.is_behind()",
     },
     Patch {
-        name: "SocketsDoNotWait",
-        file: "daemon/src/ingest/rings/mod.rs",
-        right: "        if !shared.registry.is_behind(of) {\n            return Ok(());",
-        wrong: "        if ON! || !shared.registry.is_behind(of) {\n            return Ok(());",
+        name: "ManyRingsManyTurns",
+        file: CYCLE,
+        right: "owners.entry(rings[at].peer.quota_owner()).or_default().push_back(at);",
+        wrong: "let owner = if ON! { Owner::Uid(at as u32) } else { rings[at].peer.quota_owner() };\n\
+            \u{20}           owners.entry(owner).or_default().push_back(at);",
     },
     Patch {
         name: "CutOffRingTakenAgain",

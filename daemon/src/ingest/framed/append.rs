@@ -27,9 +27,8 @@ impl Connection {
             self.service.rings.end(ring.id());
             return self.fatal(rings::not_drained());
         }
-        if let Some(why) = self.is_overtaking() {
-            let why = why.clone();
-            self.refused(&view.head, why);
+        if self.ring_elsewhere.0 {
+            self.refused(&view.head, rings::not_drained());
             return Flow::NeedBytes;
         }
         match self.append_alone(&view) {

@@ -38,6 +38,7 @@ impl Connection {
     fn frames(&mut self, bytes: &[u8]) -> (usize, Flow) {
         let mut at = 0;
         let mut burst = Burst::default();
+        self.look_for_ring_elsewhere();
         loop {
             if !self.out_room.has_room_behind(self.out.len() + burst.answers_len()) {
                 match self.hand_over(&mut burst) {
@@ -48,10 +49,10 @@ impl Connection {
             }
             let peeked = peek_known(&bytes[at..], self.service.admission.max_append, &mut self.known_header);
             if let Ok(Some(raw)) = &peeked
-                && (raw.header.kind == FrameType::Append || raw.header.kind == FrameType::Flush && self.has_ring())
-                && !self.comes_behind_the_rings()
+                && raw.header.kind == FrameType::Flush
+                && !self.may_flush()
             {
-                return (at, Flow::NeedPermit); // the first of what was read: nothing has joined yet
+                return (at, Flow::NeedPermit); // no append has joined: a connection with a ring takes none
             }
             if let Ok(Some(raw)) = &peeked
                 && raw.header.kind == FrameType::Append

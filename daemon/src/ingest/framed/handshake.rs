@@ -65,7 +65,6 @@ impl Connection {
             Ok((welcome, producer)) => {
                 welcome.encode(&mut self.out);
                 self.producer = producer;
-                self.welcomed = crate::ingest::rings::now();
                 self.say(wr).await
             }
             Err(error) => {

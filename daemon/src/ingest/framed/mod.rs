@@ -114,7 +114,7 @@ impl Default for PeerTimeouts {
 enum Flow {
     /// Every whole frame was handled.
     NeedBytes,
-    /// The frame at the front waits for a permit, or for the rings.
+    /// The frame at the front waits for a permit, or for the ring of its connection.
     NeedPermit,
     /// The peer must read first.
     OutputFull,
@@ -165,10 +165,10 @@ pub(super) struct Connection {
     admitted: Option<Result<Admitted, ErrorInfo>>,
     /// Time since when an append has waited for this connection's share of bytes; until there was room for one.
     pub(super) share_since: Option<Instant>,
-    /// Waits until everything that rings logged before is with the journal.
-    catching_up: Waiting<Result<(), ErrorInfo>>,
-    /// It is, for all that was read so far; or the reason why not.
-    caught_up: Option<Result<(), ErrorInfo>>,
+    /// Waits until what its ring had reserved when a FLUSH came is with the journal.
+    draining: Waiting<Result<(), ErrorInfo>>,
+    /// It is, for that FLUSH; or the reason why not.
+    pub(super) drained: Option<Result<(), ErrorInfo>>,
     assembly: QuotaHandle,
     assembling: Waiting<Option<QuotaGuard>>,
     assembled: Option<QuotaGuard>,
@@ -182,14 +182,14 @@ pub(super) struct Connection {
     known_header: KnownHeader,
     pub(super) known_group: KnownGroup,
     pub(super) verdicts: Vec<Result<clad_journal::Accepted, AppendError>>,
-    /// Time at which WELCOME was sent, by the clock of rings.
-    welcomed: u64,
     /// A RING that is being answered.
     asking: Asking,
     /// The ring that its appends come by.
     ring: Option<RingRef>,
     /// The ring that its producer had when it came: unless it resumes that ring, or has another, it appends nothing.
     met_ring: Option<RingRef>,
+    /// Its producer has a ring that another connection was given; as of so many changes of which rings there are.
+    ring_elsewhere: (bool, u64),
     /// The client has said that it will not come back.
     says_bye: bool,
 }
@@ -243,8 +243,8 @@ impl Connection {
             admitting: None,
             admitted: None,
             share_since: None,
-            catching_up: None,
-            caught_up: None,
+            draining: None,
+            drained: None,
             assembly: service.assembly.handle(owner),
             assembling: None,
             assembled: None,
@@ -256,10 +256,10 @@ impl Connection {
             known_header: KnownHeader::default(),
             known_group: KnownGroup::default(),
             verdicts: Vec::new(),
-            welcomed: 0,
             asking: None,
             ring: None,
             met_ring: None,
+            ring_elsewhere: (false, 0),
             says_bye: false,
             service,
         }
@@ -288,6 +288,7 @@ impl Connection {
             }
             if self.asking.is_some() {
                 self.answer_ring(wr).await?;
+                continue; // a frame behind it may have waited for the answer
             }
             if stopping && self.session.unanswered() == 0 {
                 ErrorFrame { request_id: 0, error: going_down() }.encode(&mut self.out);
@@ -326,11 +327,10 @@ impl Connection {
                     }
                     self.last_activity = Instant::now();
                     self.slot_state.active(self.last_activity);
-                    (self.catching_up, self.caught_up) = (None, None); // of the input before
                 }
-                caught_up = poll_some(&mut self.catching_up), if self.catching_up.is_some() => {
-                    self.catching_up = None;
-                    self.caught_up = Some(caught_up);
+                drained = poll_some(&mut self.draining), if self.draining.is_some() => {
+                    self.draining = None;
+                    self.drained = Some(drained);
                 }
                 admitted = poll_some(&mut self.admitting), if self.admitting.is_some() => {
                     self.admitting = None;

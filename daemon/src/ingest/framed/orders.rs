@@ -12,9 +12,7 @@ use crate::ingest::session::Answer;
 impl Connection {
     pub(super) fn flush(&mut self, flush: Flush) {
         // No watermark covers appends that wait in its ring.
-        if self.has_ring()
-            && let Some(error) = self.is_overtaking().cloned()
-        {
+        if let Some(Err(error)) = self.drained.take() {
             return ErrorFrame { request_id: flush.request_id, error }.encode(&mut self.out);
         }
         if self.has_lost() {

@@ -13,7 +13,7 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use super::{Connection, Flow, GiveFds};
 use crate::ingest::admission::count_refusal;
-use crate::ingest::rings::{self, Asker, Given, RingRef, borrowed};
+use crate::ingest::rings::{Asker, Given, RingRef, borrowed};
 
 /// Time for a client to take its ring off the socket.
 pub(super) const RING_HANDOVER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -26,28 +26,33 @@ impl Connection {
 
     /// Returns true if its producer has a ring, or had one when it came: then this connection itself takes no append.
     pub(in crate::ingest) fn appends_by_ring(&self) -> bool {
-        self.has_ring() || self.met_ring.is_some()
+        self.has_ring() || self.met_ring.is_some() || self.ring_elsewhere.0
     }
 
-    /// Returns true if all that rings logged before this input is with the journal, or it is known why not.
-    pub(super) fn comes_behind_the_rings(&mut self) -> bool {
-        if self.caught_up.is_some() {
+    /// Looks if its producer was given a ring by another connection, where there are other rings than at the last look.
+    pub(super) fn look_for_ring_elsewhere(&mut self) {
+        let changes = self.service.rings.changes();
+        if changes != self.ring_elsewhere.1
+            && let Some(producer) = &self.producer
+        {
+            let elsewhere = !self.has_ring() && self.service.rings.has_ring(&producer.id);
+            self.ring_elsewhere = (elsewhere, changes);
+        }
+    }
+
+    /// Returns true if the FLUSH at the front can be answered: what its ring had reserved when it came is with the
+    /// journal, or it is known why not. A ring that is asked for comes first.
+    pub(super) fn may_flush(&mut self) -> bool {
+        if self.drained.is_some() || !self.has_ring() {
             return true;
         }
-        let rings = &self.service.rings;
-        let of = self.ring.as_ref().map(RingRef::id);
-        if !rings.is_behind(of) {
-            self.caught_up = Some(Ok(()));
-        } else if self.catching_up.is_none() {
-            let rings = rings.clone();
-            self.catching_up = Some(Box::pin(async move { rings.catch_up(of).await }));
+        let Some(ring) = &self.ring else { return false };
+        if ring.is_drained() {
+            self.drained = Some(Ok(()));
+        } else if self.draining.is_none() {
+            self.draining = Some(Box::pin(ring.drained()));
         }
-        self.caught_up.is_some()
-    }
-
-    /// Reason why the current input cannot be taken: records that may have caused it are not in the journal.
-    pub(in crate::ingest) fn is_overtaking(&self) -> Option<&ErrorInfo> {
-        self.caught_up.as_ref()?.as_ref().err()
+        self.drained.is_some()
     }
 
     /// Returns true if the log has lost records that came by its ring; once for each time.
@@ -71,7 +76,6 @@ impl Connection {
             producer: producer.id,
             producer_epoch: producer.epoch,
             owner: producer.owner,
-            between: (self.welcomed, rings::now()),
         };
         let rings = self.service.rings.clone();
         self.asking = Some((wanted.request_id, Box::pin(async move { rings.give(wanted, asker).await })));
@@ -110,7 +114,7 @@ impl Connection {
             request_id,
             id: given.id,
             known: given.known,
-            other_clock: given.other_clock,
+            other_clock: false,
             bytes: given.shape.data_bytes(),
             max_payload_bytes: given.shape.max_payload() as u32,
         }

@@ -83,6 +83,16 @@ impl Harness {
         Self { reactor, service, connection_slots: ConnectionSlots::new(connections_max), stop, _runtime: runtime, dir }
     }
 
+    /// Gives out rings from now on; somebody in this folder stores them.
+    fn gives_rings(&mut self, folder: &std::path::Path) -> impl Sized + use<> {
+        std::fs::create_dir(folder).unwrap();
+        let stores = crate::fdstore::tests::real(&folder.join(crate::fdstore::HOLDER_SOCKET));
+        let fd_store = crate::fdstore::FdStore::for_test(folder);
+        let settings = crate::ingest::rings::Settings::for_test(1 << 20, 4);
+        self.service.rings = Rings::start(settings, self.service.admission.clone(), fd_store, Vec::new()).unwrap();
+        stores
+    }
+
     /// Writes these records, of 64 KiB each.
     fn fill(&self, records: std::ops::Range<u64>) {
         let (payload, end) = (vec![b'x'; 64 << 10], records.end);
@@ -530,11 +540,7 @@ fn a_reader_that_follows_and_rests_gives_its_room_back() {
 fn who_does_not_take_the_ring_that_was_given_loses_it() {
     let mut harness = Harness::new(10);
     let folder = harness.dir.path().join("holder");
-    std::fs::create_dir(&folder).unwrap();
-    let _holder = crate::fdstore::tests::real(&folder.join(crate::fdstore::HOLDER_SOCKET));
-    let fd_store = crate::fdstore::FdStore::for_test(&folder);
-    let settings = crate::ingest::rings::Settings::for_test(1 << 20, 4);
-    harness.service.rings = Rings::start(settings, harness.service.admission.clone(), fd_store, Vec::new()).unwrap();
+    let _holder = harness.gives_rings(&folder);
     harness.service.peer_timeouts =
         PeerTimeouts { write: TEST_TIMEOUT * 10, reader_write: TEST_TIMEOUT * 10, ring_handover: TEST_TIMEOUT * 10 };
     for takes in [true, false] {
@@ -562,4 +568,46 @@ fn who_does_not_take_the_ring_that_was_given_loses_it() {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
+}
+
+/// A producer has one way at a time. A connection that was greeted before another one was given the producer's ring takes
+/// no append while there is that ring.
+#[test]
+fn an_append_by_a_socket_is_busy_while_its_producer_has_a_ring() {
+    let mut harness = Harness::new(10);
+    let folder = harness.dir.path().join("holder");
+    let _holder = harness.gives_rings(&folder);
+    let intent = Intent { append: true, read: false };
+    let producer_id = clad_proto::ProducerId::from_bytes([5; 16]);
+    let hello = Hello { min_version: 1, max_version: MAX_VERSION, intent, producer_id, ..Hello::default() };
+    let [mut socket, mut control] = [(), ()].map(|()| {
+        let mut client = harness.stranger_and_far(ME).0;
+        client.send(|out| hello.encode(out));
+        assert!(matches!(client.frame(), Some(Frame::Welcome(_))));
+        client
+    });
+    let mut builder = PayloadBuilder::new(&Group::default()).unwrap();
+    builder.push(&Record::text(1, 9, "by the socket")).unwrap();
+    let payload = builder.finish();
+    let mut append = |first_seq| {
+        let (count, payload_crc) = (1, payload.checksum());
+        let head = AppendHead { first_seq, count, level: AckLevel::Received, gap: false, payload_crc };
+        socket.send(|out| encode_append(out, &head, &payload.bytes));
+        socket.frame().expect("not the end")
+    };
+    assert!(matches!(append(0), Frame::Accepted(_)));
+    control.send(|out| RingWanted { request_id: 1, known: None, clock_ns: 0, bytes: 0 }.encode(out));
+    assert!(matches!(control.frame(), Some(Frame::RingGiven(_))));
+    let Frame::Refused(refused) = append(1) else { panic!("it has a ring") };
+    assert_eq!(
+        (refused.error.code, refused.error.retryable, refused.error.maybe_written),
+        (ErrorCode::Busy, true, false)
+    );
+    drop(control);
+    let began = Instant::now();
+    while harness.service.rings.totals().0 > 0 {
+        assert!(began.elapsed() < TEST_TIMEOUT, "the ring is still there");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(matches!(append(1), Frame::Accepted(_)));
 }

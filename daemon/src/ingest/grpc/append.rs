@@ -318,13 +318,10 @@ impl Conversation {
         append: &AskedAppend<'_>,
         message_bytes: usize,
     ) -> Result<Option<Reply>, End> {
-        // Records that a ring logged before this append go to the journal before it.
-        let rings = self.service.rings.clone();
-        let caught_up = self.meanwhile(rings.catch_up(None)).await?;
         let level = append.level.unwrap_or(AckLevel::Received);
         let (first_seq, mut count) = (append.first_seq, append.logs.count());
         let payload = match append.level {
-            Some(_) => caught_up.and(self.payload(append, level)),
+            Some(_) => self.payload(append, level),
             None => {
                 let text = "the level must be stated, and be one that this version knows";
                 Err(ErrorInfo::new(ErrorCode::LevelUnreachable, text))

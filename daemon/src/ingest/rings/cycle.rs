@@ -1,8 +1,8 @@
-//! One drain cycle over all rings: it hands what is older than its time to the journal, in the order of time.
+//! One drain cycle over all rings: it looks at each, and hands what is there to the journal, a run of each ring in turn.
 //!
-//! Order between rings: the cycle takes the time, then looks at all rings, and takes only what is older. A client that
-//! commits after the look at its ring has a later time than all that the cycle takes from other rings (proof:
-//! `clad_shm::drain`). Taking ring by ring, whatever lies in them, does not have that property.
+//! Each ring gives its appends in their order. Between rings nothing is promised; the owners of rings take turns, and
+//! the rings of one owner share that turn, so that a user with many rings gets no more of a batch than one with one. Who
+//! was visited longest ago comes first.
 //!
 //! Invariants: a batch is bounded ([`BATCH_APPENDS_MAX`], [`BATCH_BYTES_MAX`]), and so is the time under the journal's
 //! lock. Bytes are counted for their owner before they are handed over. Where an owner has no room, its rings wait for
@@ -14,11 +14,11 @@
 //! was refused for good and what the log has lost, but never over what waits.
 //!
 //! An append that the journal refuses for now waits in its ring. Where the journal refuses everybody (no space, a
-//! failure), all rings wait, and nothing that is later in time is taken first. Where it refuses one producer alone, the
-//! ring of that producer waits: others continue, and lose their order with it for as long. The same holds for an append
-//! that was posted to an earlier daemon and is longer than segments are now. It waits for a daemon with larger
-//! segments, unless the log has it already.
+//! failure), all rings wait. Where it refuses one producer alone, the ring of that producer waits: others continue. The
+//! same holds for an append that was posted to an earlier daemon and is longer than segments are now. It waits for a
+//! daemon with larger segments, unless the log has it already.
 
+use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -39,6 +39,10 @@ const _: () = assert!(RingAppendTrailer::BYTES == clad_shm::TRAILER);
 const BATCH_APPENDS_MAX: usize = 1024;
 /// Most bytes in a batch, unless it is one append.
 const BATCH_BYTES_MAX: usize = 256 * 1024;
+/// Most appends of one ring in one turn.
+const RUN_APPENDS_MAX: usize = 64;
+/// Most bytes of one ring in one turn, unless it is one append.
+const RUN_BYTES_MAX: usize = 32 * 1024;
 /// Pause after the journal has refused something for now, until it is asked again.
 const JOURNAL_RETRY_PAUSE: Duration = Duration::from_millis(20);
 
@@ -79,6 +83,9 @@ pub(super) struct Batch {
     waiters: Vec<(Owner, Taking)>,
     /// Quota that they got there, for the next batch.
     rooms: Vec<(Owner, QuotaGuard)>,
+    /// Number of visits to rings, and for each owner the last.
+    visits: u64,
+    visited: HashMap<Owner, u64>,
 }
 
 /// Quota that an owner's appends in a batch take.
@@ -109,43 +116,71 @@ impl Batch {
         self.taken.len() >= BATCH_APPENDS_MAX || self.bytes.len() >= BATCH_BYTES_MAX
     }
 
-    /// Takes what is older than `before`, in the order of time; returns what is left, and up to which time nothing is.
-    pub(super) fn fill(&mut self, rings: &mut [Ring], before: u64) -> (Fill, u64) {
-        let mut frontier = before;
-        for ring in rings.iter_mut() {
-            frontier = frontier.min(ring.look(before));
-        }
-        while !self.is_full() {
-            let Some((at, until)) = next(rings, frontier) else { break };
-            // As long as no other ring has anything older, the loop continues with this one.
-            while let Some(time) = rings[at].front
-                && time <= until
-                && time < frontier
-                && !self.is_full()
-            {
-                let from = self.bytes.len();
-                if let Some(entry) = rings[at].take(&mut self.bytes) {
-                    let bytes = (from, self.bytes.len());
-                    self.taken.push(Taken {
-                        ring: at,
-                        bytes,
-                        entry,
-                        level: AckLevel::None,
-                        refused: None,
-                        waits: None,
-                    });
-                }
-                frontier = frontier.min(rings[at].look(before));
+    /// Takes what is there, as much as the batch has room for; returns what is left.
+    pub(super) fn fill(&mut self, rings: &mut [Ring], now: u64) -> Fill {
+        rings.iter_mut().for_each(|ring| ring.look(now));
+        let mut owners = self.turns(rings);
+        while !self.is_full()
+            && let Some(mut of_owner) = owners.pop_front()
+        {
+            let Some(at) = of_owner.pop_front() else { continue };
+            self.take_run(rings, at, now);
+            if rings[at].is_ready() {
+                of_owner.push_back(at);
             }
+            owners.push_back(of_owner);
         }
         if self.taken.is_empty() {
             self.rooms.clear(); // of rings that give nothing any more: others can use it
         }
-        match rings.iter().filter_map(|ring| ring.front).min() {
-            Some(front) if front < frontier => (Fill::More, front),
-            _ if frontier < before => (Fill::Blocked, frontier),
-            _ => (Fill::All, before),
+        match () {
+            () if rings.iter().any(Ring::is_ready) => Fill::More,
+            () if rings.iter().any(Ring::is_blocked) => Fill::Blocked,
+            () => Fill::All,
         }
+    }
+
+    /// Rings that have something, by owner: who was visited longest ago is first, among owners and among an owner's.
+    fn turns(&mut self, rings: &[Ring]) -> VecDeque<VecDeque<usize>> {
+        let mut ready: Vec<usize> = (0..rings.len()).filter(|at| rings[*at].is_ready()).collect();
+        if let [only] = ready[..] {
+            return VecDeque::from([VecDeque::from([only])]);
+        }
+        if self.visited.len() > rings.len() {
+            self.visited.retain(|owner, _| rings.iter().any(|ring| ring.peer.quota_owner() == *owner));
+        }
+        ready.sort_unstable_by_key(|at| rings[*at].visited);
+        let mut owners: HashMap<Owner, VecDeque<usize>> = HashMap::new();
+        for at in ready {
+            owners.entry(rings[at].peer.quota_owner()).or_default().push_back(at);
+        }
+        let mut owners: Vec<_> = owners.into_iter().collect();
+        owners.sort_unstable_by_key(|(owner, of_owner)| {
+            let first = of_owner.front().copied();
+            (self.visited.get(owner).copied().unwrap_or_default(), first)
+        });
+        owners.into_iter().map(|(_, of_owner)| of_owner).collect()
+    }
+
+    /// Takes a run of one ring.
+    fn take_run(&mut self, rings: &mut [Ring], at: usize, now: u64) {
+        let ring = &mut rings[at];
+        let (appends, bytes) = (self.taken.len(), self.bytes.len());
+        while ring.is_ready()
+            && self.taken.len() - appends < RUN_APPENDS_MAX
+            && self.bytes.len() - bytes < RUN_BYTES_MAX
+            && !self.is_full()
+        {
+            let from = self.bytes.len();
+            if let Some(entry) = ring.take(&mut self.bytes) {
+                let bytes = (from, self.bytes.len());
+                self.taken.push(Taken { ring: at, bytes, entry, level: AckLevel::None, refused: None, waits: None });
+            }
+            ring.look(now);
+        }
+        self.visits += 1;
+        ring.visited = self.visits;
+        self.visited.insert(ring.peer.quota_owner(), self.visits);
     }
 
     /// Resumes rings whose owners have got room.
@@ -337,11 +372,11 @@ enum Refused<'a> {
 /// Remainder that [`Batch::fill`] left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fill {
-    /// Nothing that is old enough.
+    /// Nothing.
     All,
-    /// More that is old enough.
+    /// More than the batch has room for.
     More,
-    /// Something is held up.
+    /// Something behind an uncommitted slot of its ring.
     Blocked,
 }
 
@@ -391,23 +426,6 @@ fn prepare<'a>(
     // append.
     let item = ring.admission.item(&view, entry.sum, at, &mut ring.known_group);
     (trailer.level, item.ok_or_else(|| ring.admission.why_not(&view)))
-}
-
-/// The ring with the oldest front below the frontier, and the time of the next oldest one.
-fn next(rings: &[Ring], frontier: u64) -> Option<(usize, u64)> {
-    let (mut oldest, mut until) = (None, u64::MAX);
-    for (at, ring) in rings.iter().enumerate() {
-        let Some(time) = ring.front.filter(|time| *time < frontier) else { continue };
-        match oldest {
-            Some((_, before)) if before <= time => until = until.min(time),
-            Some((_, before)) => {
-                until = until.min(before);
-                oldest = Some((at, time));
-            }
-            None => oldest = Some((at, time)),
-        }
-    }
-    oldest.map(|(at, _)| (at, until))
 }
 
 /// Counters that are updated once for all.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use clad_journal::AppendError;
 use clad_proto::frame::{RingId, RingWanted};
 use clad_proto::{ErrorCode, ErrorInfo, ProducerId};
-use clad_shm::{Drain, OpenError, Shape, TimestampSource, clock};
+use clad_shm::{Drain, OpenError, Shape};
 use tokio::sync::oneshot;
 
 use super::process::Process;
@@ -33,7 +33,6 @@ const RING_BYTES_MIN: u32 = 16 * 1024;
 pub(crate) struct Given {
     pub(crate) id: RingId,
     pub(crate) known: bool,
-    pub(crate) other_clock: bool,
     pub(crate) shape: Shape,
     /// Completion page, and for a new ring the ring and its doorbell.
     pub(crate) fds: Vec<OwnedFd>,
@@ -44,19 +43,13 @@ impl Given {
         let fds = drain.client_fds();
         let fds =
             [fds.completion_page, fds.ring, fds.waker].map(duplicate).into_iter().collect::<std::io::Result<_>>()?;
-        Ok(Self { id: note.id, known: false, other_clock: note.other_clock, shape: drain.shape(), fds })
+        Ok(Self { id: note.id, known: false, shape: drain.shape(), fds })
     }
 
     /// The ring that the client has already.
     pub(super) fn again(note: Note, drain: &Drain) -> std::io::Result<Self> {
         let completion_page = duplicate(drain.client_fds().completion_page)?;
-        Ok(Self {
-            id: note.id,
-            known: true,
-            other_clock: note.other_clock,
-            shape: drain.shape(),
-            fds: vec![completion_page],
-        })
+        Ok(Self { id: note.id, known: true, shape: drain.shape(), fds: vec![completion_page] })
     }
 }
 
@@ -66,8 +59,6 @@ pub(crate) struct Asker {
     pub(crate) producer: ProducerId,
     pub(crate) producer_epoch: u32,
     pub(crate) owner: u64,
-    /// When WELCOME was sent and when RING came, by the daemon's monotonic clock.
-    pub(crate) between: (u64, u64),
 }
 
 fn unavailable(text: impl Into<String>) -> ErrorInfo {
@@ -105,9 +96,8 @@ impl Rings {
             return Err(super::not_drained());
         }
         let (shared, wanted_bytes) = (shared.clone(), wanted.bytes);
-        let other_clock = !(asker.between.0..=asker.between.1).contains(&wanted.clock_ns);
         // This brings memory in and asks the fd store: not on a worker.
-        let made = tokio::task::spawn_blocking(move || shared.make(&asker, uid, wanted_bytes, other_clock));
+        let made = tokio::task::spawn_blocking(move || shared.make(&asker, uid, wanted_bytes));
         let (given, ring_ref, added) = made.await.map_err(|_| unavailable("the ring could not be made"))??;
         match tokio::time::timeout(DRAIN_REPLY_TIMEOUT, added).await {
             Ok(_) => Ok((given, ring_ref)),
@@ -129,7 +119,6 @@ impl Shared {
         asker: &Asker,
         uid: u32,
         wanted_bytes: u32,
-        other_clock: bool,
     ) -> Result<(Given, RingRef, oneshot::Receiver<()>), ErrorInfo> {
         let (pid, pid_start) = asker.peer.process();
         let note = Note {
@@ -140,7 +129,7 @@ impl Shared {
             gid: asker.peer.gid.unwrap_or_default(),
             pid,
             pid_start,
-            other_clock,
+            other_clock: false,
             layout: Layout::default(),
         };
         let most = self.settings.bytes;
@@ -154,10 +143,7 @@ impl Shared {
         let known = known.map_err(|e| producer.refusal(&e))?;
         let first = known.and_then(|state| state.last).map_or(0, |(sequence, _)| sequence.wrapping_add(1));
         let watermarks = self.journal.watermarks();
-        let mut drain = Drain::create(shape, first, self.journal.meta().log_id, watermarks.epoch).map_err(&made)?;
-        if other_clock {
-            drain.set_timestamp_source(TimestampSource::Drain);
-        }
+        let drain = Drain::create(shape, first, self.journal.meta().log_id, watermarks.epoch).map_err(&made)?;
         let registered = registered_ring(note, &drain).map_err(made)?;
         let rings = self.settings.max_rings;
         match self.registry.register(registered.clone(), self.share(rings)) {
@@ -244,9 +230,6 @@ impl Shared {
             // What was given back had been written, and recovery has synced all that it retained.
             drain.raise(clad_shm::Level::Durable, drain.released());
         }
-        if note.other_clock {
-            drain.set_timestamp_source(TimestampSource::Drain);
-        }
         let process = Process::of(&note);
         let over = matches!(process, Process::Gone) || drain.is_closed();
         // Posted appends were taken by an earlier daemon's limits, and lower ones of today do not undo that.
@@ -266,11 +249,6 @@ impl Shared {
         ring.look_for_loss();
         Ok(ring)
     }
-}
-
-/// The daemon's monotonic clock.
-pub(crate) fn now() -> u64 {
-    clock::now()
 }
 
 /// Borrowed, to be sent.

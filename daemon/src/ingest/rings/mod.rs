@@ -5,7 +5,7 @@
 //!  client ─ RING ─▶ framed connection ─▶ Rings::give ─▶ FdStore (kept)        client: push ─▶ ring
 //!         ◀ fds ──                          │                                                │
 //!                                           ▼                                                ▼
-//!                                    orders ─▶ drain thread: pass over all rings, in the order of time
+//!                                    orders ─▶ drain thread: cycle over all rings, a run of each in turn
 //!                                                   │ Journal::append_runs            ▲ watermarks
 //!                                                   └────────▶ answers on the boards ◀┘ space back when `written`
 //! ```
@@ -16,8 +16,9 @@
 //!
 //! A panic of a draining thread ends the process ([`crate::defect`]): no other would drain, and everybody would wait.
 //!
-//! An append by a socket goes to the journal behind what was logged by rings before it, or not at all
-//! ([`Rings::catch_up`]).
+//! Nothing is promised between what is only `posted` in a ring and what comes by any other way. A producer has one way
+//! at a time: its ring is closed and drained to its closing head before its next HELLO, RING or APPEND is taken
+//! ([`Rings::meet`]). A FLUSH covers what was reserved in its own ring before it came ([`RingRef::drained`]).
 //!
 //! After a restart the stored rings are drained again from where space was given back; the journal knows by their
 //! sequences what it has. Their clients continue to log meanwhile, and come back to name their ring.
@@ -36,6 +37,7 @@ mod thread;
 #[cfg(test)]
 mod tests;
 
+use std::future::Future;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
@@ -44,7 +46,7 @@ use std::time::{Duration, Instant};
 use clad_journal::Journal;
 use clad_proto::frame::{Hello, RingId};
 use clad_proto::{ErrorCode, ErrorInfo, ProducerId};
-use clad_shm::{Drain, OpenError, Shape, Usage, clock};
+use clad_shm::{Drain, OpenError, Shape, Usage};
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::oneshot;
 
@@ -53,7 +55,7 @@ use crate::defect::ends_clad;
 use crate::fdstore::{FdStore, Note, StoredRing};
 use crate::ingest::quota::QuotaUsage;
 use crate::ingest::{Admission, Peer};
-pub(crate) use give::{Asker, Given, borrowed, now};
+pub(crate) use give::{Asker, Given, borrowed};
 use leader::Leader;
 use registry::RingRegistry;
 use ring::Ring;
@@ -62,8 +64,9 @@ use stalled::StalledRing;
 /// Description of a drain thread in the message when it cannot continue.
 const THREAD_DESCRIPTION: &str = "the drain of the rings";
 
-/// Time that a socket client waits for what came by a ring before: as long as for room in the budget.
-const CATCH_UP_TIMEOUT: Duration = crate::ingest::ADMISSION_TIMEOUT;
+/// Time that a FLUSH waits for what lies in its ring: as long as an append for room in the budget. The start of the
+/// daemon waits for the stored rings for as long.
+const RING_DRAIN_TIMEOUT: Duration = crate::ingest::ADMISSION_TIMEOUT;
 /// Time that a stop of the daemon waits for the count of what rings still have.
 const COUNT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time that a client waits for the end of its producer's earlier ring, until the answer is to retry: less than the
@@ -107,7 +110,7 @@ enum Order {
         forget: bool,
         done: Option<oneshot::Sender<()>>,
     },
-    CatchUp(CatchUp),
+    Reach(Reach),
     /// Asks for a liveness reply.
     Sign(oneshot::Sender<()>),
     /// Number of records that were taken, are not written up to this watermark, and lie in rings.
@@ -115,15 +118,12 @@ enum Order {
     Stop,
 }
 
-/// A waiter, until everything that was logged by rings before a time is handed over.
-struct CatchUp {
-    time: u64,
-    /// For the sake of this ring: its records must be there even if its producer is refused.
-    of: Option<RingId>,
+/// A waiter, until what is committed in a ring below an append is handed over.
+struct Reach {
+    id: RingId,
+    upto: u64,
     done: oneshot::Sender<Result<(), ErrorInfo>>,
 }
-
-type CaughtUp = oneshot::Receiver<Result<(), ErrorInfo>>;
 
 struct Shared {
     settings: Settings,
@@ -143,8 +143,6 @@ struct Shared {
     bell: OwnedFd,
     /// The liveness reply that was asked for, and when.
     sign: Mutex<Option<(Instant, oneshot::Receiver<()>)>>,
-    /// The time of a probe, and its request: the same as that of an append by a socket.
-    probe: Mutex<Option<(Instant, CaughtUp)>>,
     /// Stored, and not attached now.
     stalled: Mutex<Vec<StalledRing>>,
     /// Held by the thread that tries to resume them.
@@ -171,11 +169,25 @@ impl Shared {
         true
     }
 
-    /// Notified when what was logged by rings before now was handed over.
-    fn ask_to_catch_up(&self, of: Option<RingId>) -> CaughtUp {
-        let (done, caught_up) = oneshot::channel();
-        self.order(Order::CatchUp(CatchUp { time: clock::now(), of, done }));
-        caught_up
+    /// Waits until what was reserved in a ring before this call is handed to the journal, but for what its writers have
+    /// not committed by then. Cancel safe.
+    ///
+    /// # Errors
+    /// The reason why that cannot be now. Retryable.
+    fn drained(&self, ring: &registry::RegisteredRing) -> impl Future<Output = Result<(), ErrorInfo>> + Send + use<> {
+        let (done, drained) = oneshot::channel();
+        self.order(Order::Reach(Reach { id: ring.note.id, upto: ring.head(), done }));
+        let until = tokio::time::Instant::now() + RING_DRAIN_TIMEOUT;
+        async move {
+            match tokio::time::timeout_at(until, drained).await {
+                Ok(Ok(drained)) => drained,
+                Ok(Err(_)) => Ok(()), // the drain has ended: nothing is left to wait for
+                Err(_) => {
+                    let text = format!("what lies in this ring has waited for {RING_DRAIN_TIMEOUT:?} to be taken");
+                    Err(ErrorInfo::new(ErrorCode::Busy, text).retry_after_ms(100))
+                }
+            }
+        }
     }
 
     fn ring_bell(&self) {
@@ -224,6 +236,16 @@ impl RingRef {
         self.registered.take_lost()
     }
 
+    /// Returns true if all that was reserved in it is with the journal.
+    pub(crate) fn is_drained(&self) -> bool {
+        !self.registered.is_behind()
+    }
+
+    /// Waits until what was reserved in it before this call is with the journal; see [`Shared::drained`].
+    pub(crate) fn drained(&self) -> impl Future<Output = Result<(), ErrorInfo>> + Send + use<> {
+        self.shared.drained(&self.registered)
+    }
+
     /// Notes that the client has said that it will not come back.
     pub(crate) fn forget(&mut self) {
         self.forget = true;
@@ -264,7 +286,6 @@ impl Rings {
             waits_for_watermarks: AtomicBool::new(false),
             bell,
             sign: Mutex::default(),
-            probe: Mutex::default(),
             stalled: Mutex::default(),
             retrying: Mutex::default(),
         });
@@ -319,35 +340,20 @@ impl Rings {
         self.0.as_ref().map_or_else(Usage::default, |shared| shared.registry.usage())
     }
 
-    /// Returns true if there is something in rings that was not handed to the journal, except for held rings of others.
-    pub(crate) fn is_behind(&self, of: Option<RingId>) -> bool {
-        self.0.as_ref().is_some_and(|shared| shared.registry.is_behind(of))
-    }
-
-    /// Waits until what was logged by rings before now was handed to the journal, if there is any: it may have caused
-    /// what comes by a socket now. For the sake of a ring (`of`), also what the journal refuses of its producer alone.
-    /// Cancel safe.
-    ///
-    /// # Errors
-    /// The reason why that cannot be now: then the append by the socket must not be taken either. Retryable.
-    pub(crate) async fn catch_up(&self, of: Option<RingId>) -> Result<(), ErrorInfo> {
-        let Some(shared) = &self.0 else { return Ok(()) };
-        if !shared.registry.is_behind(of) {
-            return Ok(());
-        }
-        match tokio::time::timeout(CATCH_UP_TIMEOUT, shared.ask_to_catch_up(of)).await {
-            Ok(Ok(caught_up)) => caught_up,
-            Ok(Err(_)) => Ok(()), // the drain has ended: nothing is left to wait for
-            Err(_) => {
-                let text = format!("what was logged by rings before has waited for {CATCH_UP_TIMEOUT:?}");
-                Err(ErrorInfo::new(ErrorCode::Busy, text).retry_after_ms(100))
-            }
+    /// Waits until what lay in the stored rings is with the journal, or waits there for a reason: it has been `posted`
+    /// for longer than anything that a socket could bring. Within a timeout.
+    pub(crate) async fn first_drain(&self) {
+        let Some(shared) = &self.0 else { return };
+        let rings = shared.registry.all();
+        let each: Vec<_> = rings.iter().filter(|ring| ring.is_behind()).map(|ring| shared.drained(ring)).collect();
+        for drained in each {
+            drop(drained.await); // the timeouts run together
         }
     }
 
-    /// Handles a producer's HELLO. Records that it, or an earlier process of it, has logged by a ring are drained
-    /// first. So the answer says correctly what is stored, and the producer is not fenced off. Another process's ring
-    /// ends with this. Returns the ring that the producer has and may resume.
+    /// Handles a producer's HELLO, before its answer is made. Records that it, or an earlier process of it, has logged
+    /// by a ring are drained first. So the answer says correctly what is stored, and the producer is not fenced off.
+    /// Another process's ring ends with this. Returns the ring that the producer has and may resume.
     ///
     /// # Errors
     /// Where that cannot be drained now: a producer that continued without it would count the same sequences again.
@@ -367,14 +373,24 @@ impl Rings {
             && !registered.is_leaving()
             && let Some(ring_ref) = RingRef::of(shared, &registered)
         {
-            // Where it cannot catch up now, the answer is still true of what is stored.
-            drop(self.catch_up(None).await);
+            // Where it cannot be drained now, the answer is still true of what is stored.
+            drop(ring_ref.drained().await);
             return Ok(Some(ring_ref));
         }
         match self.retire(registered.note.id).await {
             true => Ok(None),
             false => Err(not_drained()),
         }
+    }
+
+    /// A number that is another one when there are other rings.
+    pub(crate) fn changes(&self) -> u64 {
+        self.0.as_ref().map_or(0, |shared| shared.registry.changes())
+    }
+
+    /// Returns true if this producer has a ring.
+    pub(crate) fn has_ring(&self, producer: &ProducerId) -> bool {
+        self.0.as_ref().is_some_and(|shared| shared.registry.of_producer(producer).is_some())
     }
 
     /// Ends a ring: closed, drained, given back. Waits for that within a timeout; returns true if it is over.
@@ -422,13 +438,13 @@ impl Rings {
         }
     }
 
-    /// Time without a liveness reply of the drain. To be called every second or so; a sleeping drain is not woken for
-    /// it.
+    /// Time without a liveness reply of the drain. To be called every second or so; a sleeping drain is woken for it only
+    /// where something lies in rings.
     pub(crate) fn silent_for(&self) -> Duration {
         let Some(shared) = &self.0 else { return Duration::ZERO };
         let mut asked = shared.sign.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *asked {
-            _ if shared.asleep.load(Ordering::SeqCst) => *asked = None,
+            _ if shared.asleep.load(Ordering::SeqCst) && !shared.registry.any_behind() => *asked = None,
             Some((since, sign)) => match sign.try_recv() {
                 Err(oneshot::error::TryRecvError::Empty) => return since.elapsed(),
                 _ => *asked = None, // it has answered, or ended
@@ -439,35 +455,6 @@ impl Rings {
             }
         }
         Duration::ZERO
-    }
-
-    /// Reason why appends by sockets are refused now, where it is what lies in rings. To be called every second or so:
-    /// it makes the same request as they do, and waits for as long.
-    pub(crate) fn why_refused(&self) -> Option<String> {
-        let waited = self.behind_for()?;
-        (waited > CATCH_UP_TIMEOUT).then(|| {
-            format!(
-                "what was logged by rings of shared memory has waited for {waited:.0?} to be taken, and appends by sockets wait \
-                 behind it: they are refused (busy) after {CATCH_UP_TIMEOUT:?}"
-            )
-        })
-    }
-
-    /// Time that a client would have waited by now, since the probe, for what lies in rings; `None` where nobody waits.
-    fn behind_for(&self) -> Option<Duration> {
-        let shared = self.0.as_ref()?;
-        let mut probe = shared.probe.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((since, caught_up)) = &mut *probe {
-            match caught_up.try_recv() {
-                Err(oneshot::error::TryRecvError::Empty) => return Some(since.elapsed()),
-                // Notified, or refused for a reason that the journal reports itself.
-                _ => *probe = None,
-            }
-        }
-        if shared.registry.is_behind(None) {
-            *probe = Some((Instant::now(), shared.ask_to_catch_up(None)));
-        }
-        None
     }
 }
 

@@ -24,8 +24,6 @@ pub(crate) struct RegisteredRing {
     watch: Option<Watch>,
     /// All its appends below were handed to the journal.
     handed_over: AtomicU64,
-    /// Its content is refused for now: nobody else waits for it.
-    bypassed: AtomicBool,
     /// It is closed, and drained to its end.
     leaving: AtomicBool,
     /// The log has lost what was given back as `written`, and no flush has reported it.
@@ -38,19 +36,9 @@ pub(crate) struct RegisteredRing {
 
 impl RegisteredRing {
     pub(super) fn new(note: Note, bytes: usize, watch: Watch, next: u64) -> Self {
-        let (handed_over, bypassed, leaving) = (AtomicU64::new(next), AtomicBool::new(false), AtomicBool::new(false));
+        let (handed_over, leaving) = (AtomicU64::new(next), AtomicBool::new(false));
         let (lost, stuck, watch) = (AtomicBool::new(false), Mutex::default(), Some(watch));
-        Self {
-            note,
-            bytes,
-            watch,
-            handed_over,
-            bypassed,
-            leaving,
-            lost,
-            stuck,
-            ref_count: AtomicU32::new(NEVER_REFERENCED),
-        }
+        Self { note, bytes, watch, handed_over, leaving, lost, stuck, ref_count: AtomicU32::new(NEVER_REFERENCED) }
     }
 
     /// Entry for a ring that is stored, and that no thread drains now.
@@ -60,7 +48,6 @@ impl RegisteredRing {
             bytes,
             watch: None,
             handed_over: AtomicU64::new(0),
-            bypassed: AtomicBool::new(true),
             leaving: AtomicBool::new(true),
             lost: AtomicBool::new(false),
             stuck: Mutex::default(),
@@ -114,10 +101,6 @@ impl RegisteredRing {
         self.watch.as_ref().map_or_else(Usage::default, |watch| watch.usage(self.handed_over.load(Ordering::Acquire)))
     }
 
-    pub(super) fn set_bypassed(&self, bypassed: bool) {
-        self.bypassed.store(bypassed, Ordering::Release);
-    }
-
     /// Notes why this daemon will not drain it; returns true if that is new.
     pub(super) fn is_stuck(&self, why: &str) -> bool {
         self.stuck.lock().unwrap_or_else(PoisonError::into_inner).replace(why.to_owned()).is_none()
@@ -132,14 +115,16 @@ impl RegisteredRing {
         self.watch.is_some() && self.why_stuck().is_none()
     }
 
-    /// Returns true if a waiter has to wait for it, be it its own client (`own`) or another.
-    fn holds_up(&self, own: Option<RingId>) -> bool {
-        (own == Some(self.note.id) || !self.bypassed.load(Ordering::Acquire)) && self.is_behind()
+    /// The number behind the last append that was reserved in it.
+    pub(super) fn head(&self) -> u64 {
+        let handed_over = self.handed_over.load(Ordering::Acquire);
+        self.watch.as_ref().map_or(handed_over, |watch| watch.head(handed_over))
     }
 
     /// Returns true if there is something in it that was not handed over.
-    fn is_behind(&self) -> bool {
-        self.watch.as_ref().is_some_and(|watch| watch.is_behind(self.handed_over.load(Ordering::Acquire)))
+    pub(super) fn is_behind(&self) -> bool {
+        let handed_over = self.handed_over.load(Ordering::Acquire);
+        self.watch.as_ref().is_some_and(|watch| watch.head(handed_over) != handed_over)
     }
 }
 
@@ -164,41 +149,60 @@ impl RingQuota {
 
 /// All of them.
 #[derive(Debug, Default)]
-pub(super) struct RingRegistry(RwLock<Vec<Arc<RegisteredRing>>>);
+pub(super) struct RingRegistry {
+    rings: RwLock<Vec<Arc<RegisteredRing>>>,
+    /// Number of changes.
+    changes: AtomicU64,
+}
 
 impl RingRegistry {
     fn read(&self) -> std::sync::RwLockReadGuard<'_, Vec<Arc<RegisteredRing>>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
+        self.rings.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The rings, to change which there are. A reader that sees the new number sees the change.
+    fn change<T>(&self, how: impl FnOnce(&mut Vec<Arc<RegisteredRing>>) -> T) -> T {
+        let mut rings = self.rings.write().unwrap_or_else(PoisonError::into_inner);
+        let changed = how(&mut rings);
+        self.changes.fetch_add(1, Ordering::Release);
+        changed
+    }
+
+    /// A number that is another one when there are other rings.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
     }
 
     /// Enters a new ring, unless its producer has one, or there would be more with it than there may be: over all, or
     /// of one user beside others.
     pub(super) fn register(&self, registered: Arc<RegisteredRing>, most: RingQuota) -> Registration {
-        let mut registry = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        if registry.iter().any(|m| m.note.producer == registered.note.producer) {
-            return Registration::HasOne;
-        }
-        if !most.has_room(&registry, &registered) {
-            return Registration::Full;
-        }
-        registry.push(registered);
-        Registration::Done
+        self.change(|rings| {
+            if rings.iter().any(|m| m.note.producer == registered.note.producer) {
+                return Registration::HasOne;
+            }
+            if !most.has_room(rings, &registered) {
+                return Registration::Full;
+            }
+            rings.push(registered);
+            Registration::Done
+        })
     }
 
     /// Enters a ring that was given out before: whatever the limits are now, it is drained.
     pub(super) fn register_adopted(&self, registered: Arc<RegisteredRing>) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).push(registered);
+        self.change(|rings| rings.push(registered));
     }
 
     pub(super) fn deregister(&self, registered: &Arc<RegisteredRing>) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).retain(|m| !Arc::ptr_eq(m, registered));
+        self.change(|rings| rings.retain(|m| !Arc::ptr_eq(m, registered)));
     }
 
     /// Replaces one by another.
     pub(super) fn replace(&self, one: &Arc<RegisteredRing>, other: Arc<RegisteredRing>) {
-        let mut registry = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        registry.retain(|m| !Arc::ptr_eq(m, one));
-        registry.push(other);
+        self.change(|rings| {
+            rings.retain(|m| !Arc::ptr_eq(m, one));
+            rings.push(other);
+        });
     }
 
     /// Returns true if there are rings that this daemon drains to their end, if it has the time.
@@ -247,9 +251,13 @@ impl RingRegistry {
         })
     }
 
-    /// Returns true if any of them has something that was not handed over, and that the client of this one waits for.
-    pub(super) fn is_behind(&self, own: Option<RingId>) -> bool {
-        self.read().iter().any(|m| m.holds_up(own))
+    /// Returns true if something lies in one of them that was not handed over.
+    pub(super) fn any_behind(&self) -> bool {
+        self.read().iter().any(|ring| ring.is_behind())
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<RegisteredRing>> {
+        self.read().clone()
     }
 }
 

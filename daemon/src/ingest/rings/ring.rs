@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use clad_journal::{Accepted, Sender, Watermarks};
 use clad_proto::{AckLevel, Cursor, ErrorCode, ErrorInfo, KnownGroup, LogId};
-use clad_shm::{Answer, Corrupt, Drain, Entry, Level, Peek, StallBudget};
+use clad_shm::{Answer, Corrupt, Drain, Entry, Level, Peek};
 use tokio::sync::oneshot;
 
 use super::cycle::Hold;
@@ -52,6 +52,16 @@ struct Posted {
     why: Option<String>,
 }
 
+/// Finding of a look at the front of a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Front {
+    Nothing,
+    /// An append that can be taken.
+    Ready,
+    /// An uncommitted slot with others behind it: to be looked at again soon.
+    Blocked,
+}
+
 /// The ring.
 pub(super) struct Ring {
     pub(super) registered: Arc<RegisteredRing>,
@@ -64,8 +74,9 @@ pub(super) struct Ring {
     drain: Drain,
     /// The client's process; its end is the end of the ring.
     process: Option<OwnedFd>,
-    /// Its time, if the front of the ring is older than this drain cycle.
-    pub(super) front: Option<u64>,
+    front: Front,
+    /// The last of all the drain's visits that was to it.
+    pub(super) visited: u64,
     /// The journal takes nothing of its producer now.
     hold: Option<Hold>,
     /// Its owner's share is used up: it is looked at again when its turn in the queue has come.
@@ -127,7 +138,8 @@ impl Ring {
             known_group: KnownGroup::default(),
             drain,
             process,
-            front: None,
+            front: Front::Nothing,
+            visited: 0,
             hold: None,
             waits_for_room: false,
             all_wait: None,
@@ -154,11 +166,6 @@ impl Ring {
         let (end, refused) = (self.drain.next() + self.registered.usage().waiting, 0);
         self.longest = Some(self.admission.journal.max_append_bytes() as usize);
         self.posted = Some(Posted { end, refused, appends: 0, records: 0, why: None });
-    }
-
-    /// Sets the time for which its uncommitted slots may hold others up, together with other rings.
-    pub(super) fn set_stall_budget(&mut self, stall_budget: StallBudget) {
-        self.drain.set_stall_budget(stall_budget);
     }
 
     pub(super) fn waker(&self) -> BorrowedFd<'_> {
@@ -227,35 +234,47 @@ impl Ring {
         self.expected.filter(|_| !self.leaving)
     }
 
-    /// Looks at its front; returns up to which time others may be taken.
-    pub(super) fn look(&mut self, before: u64) -> u64 {
+    /// Looks at its front.
+    pub(super) fn look(&mut self, now: u64) {
+        self.front = Front::Nothing;
         self.empty = self.is_at_nonsense();
-        if self.empty {
-            self.front = None;
-            return before;
+        let held = self.hold.as_ref().is_some_and(|hold| self.tries || Instant::now() < hold.until);
+        if self.empty || self.waits_for_room || held {
+            return;
         }
-        if self.waits_for_room || self.hold.as_ref().is_some_and(|hold| self.tries || Instant::now() < hold.until) {
-            self.front = None;
-            return before;
-        }
-        let seen = self.drain.peek(before);
-        self.front = None;
-        match seen {
-            Ok(Peek::Ready { time }) => self.front = Some(time),
-            Ok(Peek::Later { .. }) => {}
+        match self.drain.peek(now) {
+            Ok(Peek::Ready) => self.front = Front::Ready,
             Ok(Peek::Empty) => self.empty = true,
-            Ok(Peek::Blocked { bound }) => return bound,
+            Ok(Peek::Blocked | Peek::More) => self.front = Front::Blocked,
             Err(corrupt) => self.cut_off(corrupt),
         }
-        before
     }
 
-    /// Takes nothing of it for a while: nobody waits for it.
+    /// Returns true if the last look has found an append that can be taken.
+    pub(super) fn is_ready(&self) -> bool {
+        self.front == Front::Ready
+    }
+
+    /// Returns true if the last look has found that the next one must come soon.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.front == Front::Blocked
+    }
+
+    /// Returns true if all appends below this one were taken, or abandoned.
+    pub(super) fn has_reached(&self, append: u64) -> bool {
+        self.drain.next() >= append
+    }
+
+    /// Returns true if the last look has found nothing that is committed.
+    pub(super) fn is_empty(&self) -> bool {
+        self.empty
+    }
+
+    /// Takes nothing of it for a while.
     pub(super) fn hold(&mut self, why: ErrorInfo) {
         tracing::debug!(peer = self.peer.name, ring = %self.registered.note.id, %why, "a ring waits");
         self.hold = Some(Hold { until: Instant::now() + self.pause, why });
         self.pause = (self.pause * 2).min(HOLD_PAUSE.1);
-        self.registered.set_bypassed(true);
         self.say_why();
     }
 
@@ -295,7 +314,6 @@ impl Ring {
     fn resumed(&mut self) {
         if self.hold.take().is_some() {
             (self.pause, self.tries) = (HOLD_PAUSE.0, false);
-            self.registered.set_bypassed(self.waits_for_room);
             self.say_why();
         }
     }
@@ -315,21 +333,18 @@ impl Ring {
     /// Puts back an append that was refused for now, and all behind it: they are in the ring as before.
     pub(super) fn put_back(&mut self, entry: &Entry) {
         self.drain.rewind_to(entry.append);
-        (self.front, self.empty, self.tries) = (None, false, false);
+        (self.front, self.empty, self.tries) = (Front::Nothing, false, false);
     }
 
     /// Takes nothing of it, from this append on, until its owner has room: nobody else waits for it.
     pub(super) fn wait_for_room(&mut self, entry: &Entry) {
         self.put_back(entry);
         self.waits_for_room = true;
-        self.registered.set_bypassed(true);
     }
 
     /// Resumes the ring: its owner has room.
     pub(super) fn has_room(&mut self) {
-        if std::mem::take(&mut self.waits_for_room) {
-            self.registered.set_bypassed(self.hold.is_some());
-        }
+        self.waits_for_room = false;
     }
 
     pub(super) fn waits_for_room(&self) -> bool {
@@ -361,11 +376,9 @@ impl Ring {
         }
         self.drain.cut_off(ErrorCode::BadRecord.number().into());
         self.drain.client_gone();
-        (self.leaving, self.empty, self.process, self.front) = (true, true, None, None);
+        (self.leaving, self.empty, self.process, self.front) = (true, true, None, Front::Nothing);
         self.nonsense = Some(self.drain.next());
         self.resumed();
-        // The end of the ring notifies its client; nobody else waits for what is never taken.
-        self.registered.set_bypassed(true);
         self.registered.leave();
     }
 
@@ -500,9 +513,9 @@ impl Ring {
         self.again = self.unwritten_from(written);
         self.in_flight.clear();
         self.drain.rewind();
-        (self.front, self.empty) = (None, false);
+        (self.front, self.empty) = (Front::Nothing, false);
         self.resumed();
-        // The taken appends come again: until they are handed over, socket clients wait for them.
+        // The taken appends come again: until they are handed over, a FLUSH waits for them.
         self.registered.handed_over(self.drain.next());
     }
 

@@ -17,20 +17,22 @@ use std::time::{Duration, Instant};
 use clad_journal::format::checksum;
 use clad_journal::{Append, Journal, JournalConfig, Level, WriteBuffer};
 use clad_proto::frame::{Hello, RingAppendTrailer, RingId};
-use clad_proto::{AckLevel, DurabilityPolicy, Group, Payload, PayloadBuilder, PayloadView, ProducerId, Record};
-use clad_shm::{Drain, Producer as Client};
+use clad_proto::{
+    AckLevel, DurabilityPolicy, ErrorInfo, Group, Payload, PayloadBuilder, PayloadView, ProducerId, Record,
+};
+use clad_shm::{Drain, Producer as Client, clock};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use tokio::sync::oneshot;
 
 use super::leader::{Leader, StepDown, Watch};
-use super::registry::RingRegistry;
+use super::registry::{RegisteredRing, RingRegistry};
 use super::ring::Ring;
-use super::thread::Drainage;
-use super::{CatchUp, Order, RingRef, Rings, Settings, Shared, clock, duplicate, peer_of, registered_ring, shape};
+use super::thread::{Drainage, Next};
+use super::{Order, Reach, RingRef, Rings, Settings, Shared, duplicate, peer_of, registered_ring, shape};
 use crate::fdstore::{FdStore, Note, StoredRing};
 use crate::ingest::quota::{Owner, Quota};
 use crate::ingest::{Admission, Producer};
-use harness::{Harness, Program, payload};
+use harness::{Harness, Program};
 
 /// Only a test that hangs takes longer.
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -38,16 +40,6 @@ const UID: u32 = 1000;
 
 fn numbered(many: usize) -> Vec<String> {
     (0..many).map(|n| n.to_string()).collect()
-}
-
-/// A user with many rings can make no more uncommitted slots than one with one ring. One user spends no other's budget.
-#[test]
-fn the_rings_of_a_user_have_one_stall_budget() {
-    let mut harness = Harness::new(16);
-    let _programs = [(UID, 1), (UID, 2), (UID + 1, 3), (UID, 4)].map(|(uid, name)| harness.program_of(uid, name));
-    let stall_budgets: Vec<_> = harness.drainage.rings().iter().map(|ring| ring.drain().stall_budget()).collect();
-    assert!(stall_budgets[0] == stall_budgets[1] && stall_budgets[0] == stall_budgets[3]);
-    assert!(stall_budgets[0] != stall_budgets[2]);
 }
 
 /// A client comes back before the end of its old connection is seen: the ring is the new one's.
@@ -73,8 +65,8 @@ fn the_end_of_an_old_connection_leaves_the_ring_to_the_new_one() {
     assert_eq!(harness.stored(program.producer), ["still here"]);
 }
 
-/// More than a batch holds, from a producer without a place: the others' rings are drained, and socket clients do not
-/// wait. It is stored when there is a place.
+/// More than a batch holds, from a producer without a place: the others' rings are drained. It is stored when there is a
+/// place.
 #[test]
 fn a_ring_that_is_refused_for_now_holds_up_nobody() {
     let mut harness = Harness::new(4); // of which one user has two
@@ -88,16 +80,15 @@ fn a_ring_that_is_refused_for_now_holds_up_nobody() {
     }
     let last = busy.push(AckLevel::Written, "last");
     harness.all_written(&busy, last);
-    assert!(harness.catch_up(None), "nobody waits for it");
-    assert!(harness.catch_up(Some(busy.id)));
-    assert!(!harness.catch_up(Some(poor.id)), "but its own client is told that it is not taken");
-    assert!(!harness.shared.registry.is_behind(None) && harness.shared.registry.is_behind(Some(poor.id)));
+    assert!(harness.is_drained(busy.id), "nobody else waits for it");
+    assert!(!harness.is_drained(poor.id), "but its own client is told that it is not taken");
+    assert!(!harness.is_behind(busy.id) && harness.is_behind(poor.id));
     assert_eq!(poor.ring.watermarks().received, 0);
 
     harness.journal.disconnect(&[9; 16], true);
     let last = poor.push(AckLevel::Written, "2000");
     harness.all_written(&poor, last);
-    assert!(harness.catch_up(Some(poor.id)));
+    assert!(harness.is_drained(poor.id));
     assert_eq!(harness.stored(poor.producer), numbered(2001), "each once, in order");
     assert_eq!(harness.stored(busy.producer), ["first", "last"]);
 }
@@ -121,7 +112,7 @@ fn an_append_that_is_nonsense_ends_its_ring_and_nothing_else() {
     });
     let mut harness = turned.recv_timeout(TEST_TIMEOUT).expect("the pass ends");
     harness.all_written(&other, last);
-    assert!(harness.catch_up(None) && harness.catch_up(Some(other.id)));
+    assert!(harness.is_drained(scribbler.id) && harness.is_drained(other.id));
     harness.until("the ring is gone", |harness| harness.shared.registry.of_producer(&scribbler.producer).is_none());
     assert!(scribbler.ring.is_closed());
     assert_eq!(harness.stored(scribbler.producer), ["before"]);
@@ -169,7 +160,7 @@ fn what_the_log_has_lost_is_jumped_over() {
     let next = program.push(AckLevel::Written, "next");
     harness.all_written(&program, next);
     assert_eq!(program.code(next), Some(0));
-    assert!(harness.catch_up(Some(program.id)));
+    assert!(harness.is_drained(program.id));
 }
 
 /// An uncommitted slot behind what is refused, in a batch that has to wait for room: no append gets two different
@@ -207,7 +198,7 @@ fn nothing_overtakes_what_is_refused_for_now() {
     program.push(AckLevel::Written, "a");
     program.push_bad(AckLevel::Written);
     let last = program.push(AckLevel::Written, "b");
-    assert!(!harness.catch_up(Some(program.id)));
+    assert!(!harness.is_drained(program.id));
     for _ in 0..3 {
         harness.drainage.turn();
     }
@@ -332,7 +323,7 @@ fn a_ring_ends_where_it_was_closed_whatever_its_process_writes() {
     let last = other.push(AckLevel::Written, "of another");
     harness.all_written(&other, last);
     assert_eq!(harness.stored(orphan.producer), numbered(100));
-    assert!(harness.catch_up(None));
+    assert!(harness.is_drained(orphan.id), "there is none any more");
 }
 
 /// Rings of an earlier daemon: a closed one is released at once. One whose client cannot be watched lives, and ends
@@ -396,8 +387,7 @@ fn the_drain_waits_for_room_in_line() {
     assert_eq!(harness.stored(program.producer), ["in line"]);
 }
 
-/// A user whose share is used up waits alone: neither another's ring nor a socket client waits too. The user's own
-/// FLUSH waits.
+/// A user whose share is used up waits alone: another's ring does not wait too. The user's own FLUSH waits.
 #[test]
 fn who_has_no_room_holds_up_nobody_else() {
     let mut harness = Harness::new(16);
@@ -408,9 +398,8 @@ fn who_has_no_room_holds_up_nobody_else() {
     let theirs = other.push(AckLevel::Written, "goes on");
     harness.all_written(&other, theirs);
     assert_eq!(full.ring.watermarks().received, 0);
-    assert!(harness.catch_up(None) && harness.catch_up(Some(other.id)), "nobody else waits");
-    let (done, mut reply) = oneshot::channel();
-    harness.shared.order(Order::CatchUp(CatchUp { time: clock::now(), of: Some(full.id), done }));
+    assert!(harness.is_drained(other.id), "nobody else waits");
+    let mut reply = harness.asks(full.id);
     // Appends that come meanwhile are behind it, and are no reason to look.
     full.push(AckLevel::Written, "later");
     (0..3).for_each(|_| _ = harness.drainage.turn());

@@ -16,8 +16,8 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use clad_journal::{DeferredWrite, Watermarks};
-use clad_proto::{ErrorCode, ErrorInfo};
-use clad_shm::{StallBudget, StallLimits, clock};
+use clad_proto::ErrorCode;
+use clad_shm::clock;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::watch;
 
@@ -25,20 +25,16 @@ use super::backoff::{BUSY_PAUSE, Backoff, InlineWritePolicy, Rest};
 use super::cycle::{Batch, Fill, Hold};
 use super::leader::{StepDown, Watch};
 use super::ring::Ring;
-use super::{CatchUp, Order, Shared};
+use super::{Order, Reach, Shared};
 use crate::ingest::Admission;
 
 /// Between two looks of a doze.
 const DOZE_INTERVAL: Duration = Duration::from_micros(500);
-/// Between two looks while something is held up.
+/// Between two looks at a ring in which something waits for an uncommitted slot.
 const STALL_POLL_INTERVAL: Duration = Duration::from_micros(100);
 
 /// With more rings than this the thread makes no write itself: it would have to say on each of them that it sleeps.
 const INLINE_WRITE_RINGS_MAX: usize = 8;
-
-/// Time for which uncommitted slots in rings may hold others up, over all users together, in percent. One user may take
-/// less, so that only a conspiracy reaches it, and everybody's intake continues even then.
-const STALL_BUDGET_ALL_USERS_PERCENT: u64 = 50;
 
 /// State of the thread.
 pub(super) struct Drainage {
@@ -48,8 +44,6 @@ pub(super) struct Drainage {
     /// Wakes the standby thread while none leads.
     watch: Arc<Watch>,
     rings: Vec<Ring>,
-    /// Budget for the uncommitted slots of all rings.
-    stall_budget: StallBudget,
     batch: Batch,
     watermarks: watch::Receiver<Watermarks>,
     epoch: u32,
@@ -57,7 +51,8 @@ pub(super) struct Drainage {
     hold: Option<Hold>,
     /// Reason, as all completion pages say.
     all_wait: Option<ErrorCode>,
-    catching_up: Vec<CatchUp>,
+    /// Waiters for what lies in rings.
+    reaching: Vec<Reach>,
     /// Woken when there is room for the batch: rings the bell.
     waker: Waker,
     /// Time when the first ring's client must have come back, after a restart.
@@ -79,8 +74,6 @@ impl Drainage {
         let watermarks = shared.journal.subscribe();
         let epoch = watermarks.borrow().epoch;
         let backoff = Backoff::new(shared.settings.spin, Instant::now());
-        let stall_budget =
-            StallBudget::new(StallLimits { percent: STALL_BUDGET_ALL_USERS_PERCENT, ..StallLimits::default() });
         let mut drainage = Self {
             epoch,
             watermarks,
@@ -89,11 +82,10 @@ impl Drainage {
             shared,
             watch,
             rings: Vec::with_capacity(rings.len()),
-            stall_budget,
             batch: Batch::default(),
             hold: None,
             all_wait: None,
-            catching_up: Vec::new(),
+            reaching: Vec::new(),
             expected: None,
             backoff,
             handed_over: false,
@@ -108,13 +100,8 @@ impl Drainage {
         drainage
     }
 
-    /// Adds one more ring. The rings of one user have one stall budget for their uncommitted slots.
+    /// Adds one more ring.
     fn add(&mut self, mut ring: Ring) {
-        let of_one = self.rings.iter().find(|other| other.registered.note.uid == ring.registered.note.uid);
-        let stall_budget = of_one.map(|other| other.drain().stall_budget().clone());
-        ring.set_stall_budget(
-            stall_budget.unwrap_or_else(|| self.stall_budget.part(StallLimits::default(), clock::now())),
-        );
         ring.set_watched(self.watch.add(ring.waker()));
         ring.all_wait(self.all_wait);
         self.rings.push(ring);
@@ -155,7 +142,7 @@ impl Drainage {
             match next {
                 Next::Again => {}
                 Next::Pause => self.pause_while_busy(),
-                Next::Soon => self.rest(Some(STALL_POLL_INTERVAL)),
+                Next::Soon => self.sleep(Some(Instant::now() + STALL_POLL_INTERVAL), false),
                 Next::At(until) => self.sleep(Some(until), true),
                 Next::Idle => match self.backoff.rest(Instant::now(), self.somebody_waits()) {
                     Rest::Spin => std::thread::yield_now(),
@@ -179,7 +166,7 @@ impl Drainage {
         let waits = self.hold.is_some() || self.expected.is_some() || self.stop || self.batch.has_waiters();
         let rings = self.rings.len() <= INLINE_WRITE_RINGS_MAX
             && self.rings.iter().all(|ring| ring.is_watched() && ring.held().is_none());
-        !waits && rings && self.catching_up.is_empty() && self.inline_writes.may()
+        !waits && rings && self.reaching.is_empty() && self.inline_writes.may()
     }
 
     /// Returns true if it takes no more orders, unless there are some.
@@ -241,10 +228,10 @@ impl Drainage {
                     ring.leave(forget);
                     ring.ended.extend(done);
                 }
-                Order::CatchUp(catch_up) => {
+                Order::Reach(reach) => {
                     // A waiter that has waited for too long is gone.
-                    self.catching_up.retain(|catch_up| !catch_up.done.is_closed());
-                    self.catching_up.push(catch_up);
+                    self.reaching.retain(|reach| !reach.done.is_closed());
+                    self.reaching.push(reach);
                 }
                 Order::Sign(sign) => drop(sign.send(())),
                 Order::Count(written, done) => {
@@ -283,13 +270,12 @@ impl Drainage {
 
     fn drain_cycle(&mut self) -> Next {
         if let Some(until) = self.hold.as_ref().map(|hold| hold.until).filter(|until| Instant::now() < *until) {
-            self.cannot_catch_up();
+            self.answer_waiters(false);
             return Next::At(until);
         }
         self.hold = None;
         self.batch.admit(&mut self.rings, &self.waker);
-        let before = clock::now_before_looking();
-        let (left, upto) = self.batch.fill(&mut self.rings, before);
+        let left = self.batch.fill(&mut self.rings, clock::now());
         let worked = !self.batch.is_empty();
         if worked {
             let arrival = self.admission.arrival();
@@ -301,13 +287,9 @@ impl Drainage {
             self.deferred_write = handed.deferred_write.filter(|_| alone);
         }
         self.say_why();
-        match self.hold {
-            Some(_) => self.cannot_catch_up(),
-            // Also where there is more: in a flood there always is.
-            None => self.caught_up(upto),
-        }
+        self.answer_waiters(true);
         match left {
-            Fill::All if worked && self.backoff.is_busy() && self.catching_up.is_empty() => Next::Pause,
+            Fill::All if worked && self.backoff.is_busy() && self.reaching.is_empty() => Next::Pause,
             _ if worked => Next::Again,
             Fill::More => Next::Again,
             Fill::Blocked => Next::Soon,
@@ -324,25 +306,29 @@ impl Drainage {
         }
     }
 
-    /// Notes that everything older than `upto` was handed over, but for what its ring holds. A waiter that asks for a
-    /// ring without room waits with it.
-    fn caught_up(&mut self, upto: u64) {
-        let rings = &self.rings;
-        let waits = |of| rings.iter().any(|ring| Some(ring.registered.note.id) == of && ring.waits_for_room());
-        let is_over = |catch_up: &mut CatchUp| catch_up.time <= upto && !waits(catch_up.of);
-        for CatchUp { of, done, .. } in self.catching_up.extract_if(.., is_over) {
-            let ring = of.and_then(|id| self.rings.iter().find(|ring| ring.registered.note.id == id));
-            let held = ring.and_then(Ring::held).map(|hold| hold.why.clone());
-            let _ = done.send(held.map_or(Ok(()), Err::<(), ErrorInfo>));
+    /// Notifies those whose ring is handed over up to where they wait for, or waits for a reason that does not pass by
+    /// itself: where the journal takes nothing, or nothing of that ring. A ring without room resumes by itself.
+    /// `looked`: at all rings, since the orders were taken.
+    fn answer_waiters(&mut self, looked: bool) {
+        let (rings, hold) = (&self.rings, &self.hold);
+        let answer = |reach: &Reach| {
+            let Some(ring) = rings.iter().find(|ring| ring.registered.note.id == reach.id) else { return Some(Ok(())) };
+            // A slot that nobody has committed by now belongs to a push that has not returned: it is not waited for.
+            let is_reached = ring.has_reached(reach.upto) || looked && ring.is_empty();
+            match ring.held().or(hold.as_ref()) {
+                _ if is_reached => Some(Ok(())),
+                Some(hold) => Some(Err(hold.why.clone())),
+                None => None,
+            }
+        };
+        let mut waiting = Vec::new();
+        for reach in self.reaching.drain(..) {
+            match answer(&reach) {
+                Some(answer) => drop(reach.done.send(answer)),
+                None => waiting.push(reach),
+            }
         }
-    }
-
-    /// The journal takes nothing now: waiters for that are notified at once.
-    fn cannot_catch_up(&mut self) {
-        let Some(hold) = &self.hold else { return };
-        for CatchUp { done, .. } in self.catching_up.drain(..) {
-            let _ = done.send(Err(hold.why.clone()));
-        }
+        self.reaching = waiting;
     }
 
     /// Releases the rings that are drained to their end.
@@ -374,7 +360,8 @@ impl Drainage {
     }
 
     /// Says that it sleeps, looks once more, and sleeps until it is woken, or until `until`. While nothing can be taken
-    /// (`all_held`), or nothing of one ring, no client of it has to wake the thread.
+    /// (`all_held`), or nothing of one ring, no client of it has to wake the thread. A ring that is blocked is looked at
+    /// again by the clock.
     fn sleep(&mut self, until: Option<Instant>, all_held: bool) {
         if self.lie_down(all_held) {
             let holds = self.rings.iter().filter_map(|ring| Some(ring.held()?.until));
@@ -391,7 +378,8 @@ impl Drainage {
         shared.asleep.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         let mut quiet = !shared.ordered.load(Ordering::SeqCst) && !self.watermarks.has_changed().unwrap_or(false);
-        let takes = |ring: &&mut Ring| !all_held && ring.held().is_none() && !ring.waits_for_room();
+        let takes =
+            |ring: &&mut Ring| !all_held && ring.held().is_none() && !ring.waits_for_room() && !ring.is_blocked();
         for ring in self.rings.iter_mut().filter(takes) {
             quiet &= ring.sleep();
         }

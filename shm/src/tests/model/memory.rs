@@ -37,8 +37,6 @@ pub(super) enum Flaw {
     NoFences,
     /// Clients do not look for abandoned regions.
     AbandonedRegionsIgnored,
-    /// Whatever lies in a ring is taken when it is looked at.
-    NoDrainCycle,
 }
 
 /// Setting of a model run.

@@ -3,7 +3,6 @@
 use clad_proto::frame::RingWanted;
 use clad_proto::{ErrorCode, ErrorInfo};
 
-use super::super::cycle::Batch;
 use super::super::registry::{Registration, RingQuota};
 use super::super::{Asker, memory};
 use super::*;
@@ -12,7 +11,7 @@ use crate::ingest::Peer;
 fn asker(producer: u8, producer_epoch: u32) -> Asker {
     let peer = Peer::unix(UID, UID, (Some(std::process::id()), crate::ingest::start_time(std::process::id())), true);
     let owner = peer.owner(b"");
-    Asker { peer, producer: ProducerId::from_bytes([producer; 16]), producer_epoch, owner, between: (0, u64::MAX) }
+    Asker { peer, producer: ProducerId::from_bytes([producer; 16]), producer_epoch, owner }
 }
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -100,61 +99,6 @@ fn a_user_has_a_share_of_the_memory_too() {
         [register(9, 9 * one), register(6, 9 * one), register(9, 4 * one), register(9, 4 * one - 1)],
         [4, 3, 2, 1]
     );
-}
-
-/// One user's rings are full, and filled again as soon as there is room. Another's record is behind what was there
-/// before it, and before all that comes later: no user's flood is endless for another.
-#[test]
-fn a_users_flood_goes_before_nobody_who_was_there_first() {
-    const FLOODS: u8 = 4;
-    let harness = Harness::new(16);
-    let text = "x".repeat(10_000);
-    let (floods, mut rings): (Vec<_>, Vec<_>) = (1..=FLOODS).map(|name| harness.ring_of(UID, name)).unzip();
-    let (other, ring) = harness.ring_of(UID + 1, 9);
-    rings.push(ring);
-    let flood = payload(&text);
-    let trailer = RingAppendTrailer { level: AckLevel::Posted, payload_crc: flood.checksum() }.encode();
-    // As many as there is room for.
-    let fill = || {
-        let fills =
-            floods.iter().map(|program| (0..).take_while(|_| program.ring.push(&[&flood.bytes, &trailer], 1).is_ok()));
-        fills.map(Iterator::count).sum::<usize>()
-    };
-    let before = fill();
-    other.push(AckLevel::Posted, "of another user");
-    let mut batch = Batch::default();
-    let (admission, mut after) = (harness.shared.admission(), 0);
-    while !harness.log().iter().any(|(of, _)| *of == other.producer) {
-        batch.fill(&mut rings, clock::now_before_looking());
-        batch.hand_over(&mut rings, &admission, admission.arrival());
-        let end = Instant::now() + TEST_TIMEOUT;
-        while harness.journal.watermarks().written < harness.journal.watermarks().received {
-            assert!(Instant::now() < end, "it is never written");
-            std::thread::yield_now();
-        }
-        let watermarks = harness.journal.watermarks();
-        rings.iter_mut().for_each(|ring| assert!(ring.release(&watermarks).is_some()));
-        after += fill();
-    }
-    let place = harness.log().iter().position(|(of, _)| *of == other.producer);
-    assert_eq!(place, Some(before), "behind all that was there before it, and nothing else");
-    assert!(after > 0, "the flood went on");
-}
-
-/// The wait of an append by a socket is checked every second: so the pages know that all of them are refused.
-#[test]
-fn it_is_seen_that_whoever_comes_by_a_socket_waits_for_the_rings() {
-    let mut harness = Harness::new(16);
-    let program = harness.program(1);
-    let rings = Rings(Some(harness.shared.clone()));
-    let looks = || (rings.behind_for(), rings.behind_for());
-    assert_eq!(looks(), (None, None), "there is nothing to wait for");
-    program.push(AckLevel::Posted, "nobody drains it");
-    assert_eq!(rings.behind_for(), None, "it has just come");
-    let first = rings.behind_for().expect("it waits");
-    assert!(rings.behind_for().expect("it waits") > first, "since then");
-    harness.until("drained", |_| rings.behind_for().is_none());
-    harness.until("nobody waits", |_| looks() == (None, None));
 }
 
 /// The ring of a program as the fd store gives it to the next daemon, which waits for its client.
@@ -260,7 +204,7 @@ fn a_panic_of_the_drain_ends_the_process() {
         let panics = Waker::from(Arc::new(Panics));
         assert!(std::pin::Pin::new(&mut reply).poll(&mut Context::from_waker(&panics)).is_pending());
         let shared = rings.0.as_ref().expect("there are rings");
-        shared.order(Order::CatchUp(CatchUp { time: clock::now(), of: None, done }));
+        shared.order(Order::Reach(Reach { id: RingId::default(), upto: 0, done }));
         std::thread::sleep(TEST_TIMEOUT);
         return;
     }

@@ -28,6 +28,15 @@ impl Program {
         self.push_bytes(level, payload.checksum(), &payload.bytes)
     }
 
+    /// Reserves the next slot, as a writer does that stops before it commits.
+    pub(super) fn reserve(&self) {
+        const HEAD: u64 = 64; // `shm/src/layout/`
+        let mut head = [0; 8];
+        self.memory.read_exact_at(&mut head, HEAD).expect("a head");
+        let reserved = u64::from_le_bytes(head) + (1 << 32 | 4);
+        self.memory.write_all_at(&reserved.to_le_bytes(), HEAD).expect("writable");
+    }
+
     /// An append that is refused for good.
     pub(super) fn push_bad(&self, level: AckLevel) -> u64 {
         let bytes = b"no records";
@@ -98,7 +107,6 @@ impl Harness {
             waits_for_watermarks: AtomicBool::new(false),
             bell: eventfd(0, EventfdFlags::NONBLOCK).expect("a bell"),
             sign: std::sync::Mutex::default(),
-            probe: std::sync::Mutex::default(),
             stalled: std::sync::Mutex::default(),
             retrying: std::sync::Mutex::default(),
         });
@@ -186,16 +194,31 @@ impl Harness {
         }
     }
 
-    /// Asks as a connection does, and turns the drain until it is notified.
-    pub(super) fn catch_up(&mut self, of: Option<RingId>) -> bool {
-        let (done, mut reply) = oneshot::channel();
-        self.shared.order(Order::CatchUp(CatchUp { time: clock::now(), of, done }));
+    /// Asks as a connection does that has a FLUSH, and turns the drain until it is notified.
+    pub(super) fn is_drained(&mut self, id: RingId) -> bool {
+        let mut reply = self.asks(id);
         let mut answer = None;
-        self.until("caught up", |_| {
+        self.until("drained", |_| {
             answer = reply.try_recv().ok();
             answer.is_some()
         });
         answer.expect("it was told").is_ok()
+    }
+
+    pub(super) fn asks(&self, id: RingId) -> oneshot::Receiver<Result<(), ErrorInfo>> {
+        let (done, reply) = oneshot::channel();
+        let upto = self.registered(id).map_or(0, |ring| ring.head());
+        self.shared.order(Order::Reach(Reach { id, upto, done }));
+        reply
+    }
+
+    pub(super) fn registered(&self, id: RingId) -> Option<Arc<RegisteredRing>> {
+        self.shared.registry.all().into_iter().find(|ring| ring.note.id == id)
+    }
+
+    /// Returns true if something lies in the ring that was not handed over.
+    pub(super) fn is_behind(&self, id: RingId) -> bool {
+        self.registered(id).is_some_and(|ring| ring.is_behind())
     }
 
     /// The bodies of what is written, by producer, in the order of the log.

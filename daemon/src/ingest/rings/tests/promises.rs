@@ -7,14 +7,14 @@ use std::task::{Context, Poll, Waker};
 use clad_journal::Watermarks;
 use clad_proto::ErrorCode;
 
-use super::super::cycle::Batch;
+use super::super::cycle::{Batch, Fill};
 use super::*;
 use crate::fdstore::StoredRing;
 
 /// Takes what is in the rings and hands it to the journal, as one drain cycle does; returns true if there was anything.
 pub(super) fn take(harness: &Harness, rings: &mut [Ring]) -> bool {
     let mut batch = Batch::default();
-    batch.fill(rings, clock::now_before_looking());
+    batch.fill(rings, clock::now());
     let any = !batch.is_empty();
     if any {
         let admission = harness.shared.admission();
@@ -105,56 +105,24 @@ fn what_an_earlier_daemon_had_taken_is_stored_once() {
     harness.add(again);
     harness.until("all is given back", |harness| {
         let watermarks = harness.journal.watermarks();
-        !harness.shared.registry.is_behind(None) && watermarks.written == watermarks.received
+        !harness.is_behind(program.id) && watermarks.written == watermarks.received
     });
     let all: Vec<_> = numbered(4).into_iter().map(|text| (program.producer, text)).collect();
     assert_eq!(harness.log(), all);
 }
 
-/// One record in the last ring is caused by one in the first. The drain looks at one of them after the other, and at
-/// many between the two. Each pair comes when all are empty, at another moment of the drain cycle.
-#[test]
-fn what_was_caused_is_behind_its_cause_wherever_the_pass_was() {
-    const PAIRS: usize = 500;
-    const RINGS: u8 = 64;
-    let harness = Harness::new(RINGS.into());
-    let (programs, mut rings): (Vec<_>, Vec<_>) = (0..RINGS).map(|name| harness.ring(name)).unzip();
-    let (first, last) = (&programs[0], &programs[usize::from(RINGS) - 1]);
-    let payloads: Vec<_> = numbered(PAIRS).iter().map(|text| payload(text)).collect();
-    let push = |program: &Program, payload: &Payload| {
-        program.push_bytes(AckLevel::Posted, payload.checksum(), &payload.bytes);
-    };
-    std::thread::scope(|scope| {
-        let pushes = scope.spawn(|| {
-            for (number, payload) in (0..).zip(&payloads) {
-                (0..number % 97 * 32).for_each(|_| std::hint::spin_loop());
-                push(first, payload);
-                push(last, payload);
-                while last.ring.watermarks().received <= number {
-                    std::thread::yield_now();
-                }
-            }
-        });
-        while !pushes.is_finished() {
-            take(&harness, &mut rings);
-        }
-    });
-    written(&harness, 2 * PAIRS);
-    let both = |text: String| [(first.producer, text.clone()), (last.producer, text)];
-    let all: Vec<_> = numbered(PAIRS).into_iter().flat_map(both).collect();
-    let log = harness.log();
-    let wrong = all.iter().zip(&log).position(|(wanted, stored)| wanted != stored);
-    assert_eq!((wrong, log.len()), (None, all.len()), "the first that is in the wrong place");
-}
-
+/// A FLUSH covers what was reserved in its own ring when it came: neither what comes later nor another's ring.
 #[tokio::test]
-async fn what_comes_by_a_socket_waits_for_what_is_in_a_ring() {
+async fn a_flush_waits_for_what_its_own_ring_had_when_it_came() {
     let mut harness = Harness::new(16);
-    let program = harness.program(1);
-    let rings = Rings(Some(harness.shared.clone()));
-    assert_eq!(rings.catch_up(None).await, Ok(()), "there is nothing to wait for");
-    program.push(AckLevel::Posted, "the cause");
-    let mut waiting = pin!(rings.catch_up(None));
+    let (program, other) = (harness.program(1), harness.program(2));
+    let registered = harness.registered(program.id).expect("a ring");
+    let ring_ref = RingRef::of(&harness.shared, &registered).expect("it lives");
+    assert!(ring_ref.is_drained());
+    program.push(AckLevel::Posted, "before");
+    other.push(AckLevel::Posted, "of another");
+    assert!(!ring_ref.is_drained());
+    let mut waiting = pin!(ring_ref.drained());
     let mut poll = || waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     assert_eq!(poll(), Poll::Pending);
     assert_eq!(harness.journal.watermarks().received, 0);
@@ -163,7 +131,78 @@ async fn what_comes_by_a_socket_waits_for_what_is_in_a_ring() {
         announced = poll();
         announced.is_ready()
     });
-    assert_eq!((announced, harness.journal.watermarks().received), (Poll::Ready(Ok(())), 1));
+    assert_eq!((announced, harness.journal.watermarks().received), (Poll::Ready(Ok(())), 2));
+}
+
+/// A writer that stopped between reservation and commit is no reason to wait: its push has not returned.
+#[test]
+fn a_flush_does_not_wait_for_a_slot_that_nobody_commits() {
+    let mut harness = Harness::new(16);
+    let program = harness.program(1);
+    program.push(AckLevel::Posted, "committed");
+    program.reserve();
+    assert!(harness.is_drained(program.id));
+    harness.until("written", |harness| harness.stored(program.producer) == ["committed"]);
+    assert!(harness.is_behind(program.id), "the slot is still its writer's");
+}
+
+/// Appends behind a slot that nobody commits wait for a moment; those in other rings do not wait for it.
+#[test]
+fn an_uncommitted_slot_holds_up_its_own_ring_only() {
+    let mut harness = Harness::new(16);
+    let (slow, other) = (harness.program(1), harness.program_of(UID + 1, 2));
+    slow.reserve();
+    let behind = slow.push(AckLevel::Received, "behind the slot");
+    let theirs = other.push(AckLevel::Received, "of another");
+    harness.drainage.turn();
+    let received = |program: &Program| program.ring.watermarks().received;
+    assert_eq!((received(&slow), received(&other)), (0, theirs + 1));
+    assert_eq!(harness.drainage.turn(), Next::Soon, "it is looked at again by the clock");
+    harness.until("the slot is abandoned", |_| received(&slow) > behind);
+    harness.until("written", |harness| harness.stored(slow.producer) == ["behind the slot"]);
+}
+
+/// A user with many rings gets no more of a batch than one with one ring, and within a user each ring has its turn.
+#[test]
+fn owners_take_turns_and_so_do_an_owners_rings() {
+    const MANY: u8 = 5;
+    let harness = Harness::new(16);
+    let (floods, mut rings): (Vec<_>, Vec<_>) = (1..=MANY).map(|name| harness.ring_of(UID, name)).unzip();
+    let (lone, ring) = harness.ring_of(UID + 1, 9);
+    rings.push(ring);
+    for program in floods.iter().chain([&lone]) {
+        numbered(2000).iter().for_each(|text| _ = program.push(AckLevel::Posted, text));
+    }
+    let (mut batch, admission) = (Batch::default(), harness.shared.admission());
+    for round in 1..=2 {
+        assert_eq!(batch.fill(&mut rings, clock::now()), Fill::More);
+        let records = batch.len() * round;
+        batch.hand_over(&mut rings, &admission, admission.arrival());
+        written(&harness, records);
+        let count = |program: &Program| harness.stored(program.producer).len();
+        assert_eq!(count(&lone), records / 2, "half of it is the other user's");
+        let each: Vec<_> = floods.iter().map(count).collect();
+        let (least, most) = (each.iter().min().expect("some"), each.iter().max().expect("some"));
+        assert!(*least > 0 && most - least <= 64, "{each:?}");
+    }
+}
+
+/// Records posted to an earlier daemon are in the log before anything that comes to this one.
+#[tokio::test]
+async fn stored_rings_are_drained_once_before_anybody_is_served() {
+    let mut harness = Harness::new(16);
+    let program = harness.program(1);
+    program.push(AckLevel::Posted, "posted before");
+    let rings = Rings(Some(harness.shared.clone()));
+    let mut first = pin!(rings.first_drain());
+    let mut poll = || first.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert_eq!(poll(), Poll::Pending);
+    let mut drained = Poll::Pending;
+    harness.until("drained", |_| {
+        drained = poll();
+        drained.is_ready()
+    });
+    assert_eq!(harness.journal.watermarks().received, 1);
 }
 
 /// Posted to a daemon whose log had `durable`, drained by one whose log does not: it is stored, and its owner notified.

@@ -64,7 +64,6 @@ fn a_ring_that_cannot_be_attached_now_is_attached_later() {
     // It still counts for its user's limits, and holds up nobody.
     let (rings, bytes) = harness.shared.registry.totals();
     assert!(rings == 2 && bytes > 2 << 20 && stalled(&harness) == 1, "{rings} rings, {bytes} bytes");
-    assert!(harness.catch_up(None));
     let last = other.push(AckLevel::Written, "of another");
     harness.all_written(&other, last);
     assert_eq!(Rings(Some(harness.shared.clone())).stop(Instant::now()), 2, "one by what its client may still do");
@@ -187,7 +186,6 @@ fn what_no_segment_holds_any_more_waits_for_a_daemon_with_larger_ones() {
     let last = other.push(AckLevel::Written, "of another");
     harness.all_written(&other, last);
     assert_eq!(other.code(refused), Some(ErrorCode::AppendTooLarge.number().into()));
-    assert!(harness.catch_up(None));
     assert_eq!(harness.stored(program.producer), ["first"]);
     harness.until("the other's ring has ended", |harness| {
         Rings(Some(harness.shared.clone())).stop(Instant::now());
