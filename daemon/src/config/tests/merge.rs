@@ -44,9 +44,11 @@ fn each_value_keeps_the_origin_of_the_layer_that_had_the_last_word() {
     assert_eq!(loaded.provenance.of("ingest.shm.spin").kind(), "default");
 }
 
-/// An origin is a text; the layer of a file is known whatever the file is called.
+/// An origin is a text; its layer is known whatever a file is called, or a flag sets.
 #[test]
 fn a_file_is_a_file_whatever_its_name() {
+    let loaded = Fixture::new().set("access.read_group=file").loaded();
+    assert_eq!(loaded.provenance.of("access.read_group").kind(), "flag");
     for name in ["flag --set log.level=warn", "environment variable CLAD_LOG__LEVEL", "default"] {
         let fixture = Fixture::new().file(name, "log.level = \"warn\"\n");
         let path = fixture.path(name);
@@ -112,6 +114,11 @@ fn no_table_replaces_a_value_and_no_value_a_table() {
             [format!("ETC/clad.d/1.toml:1: `ingest.tcp.listen`: {table}")]
         );
     }
+    // A name that would be its path leaves the value, and what is wrong with it, as they are.
+    let bound = Fixture::new().file("clad.toml", "ingest.tcp.listen = \"10.0.0.1:1\"\n");
+    let errors = bound.file("clad.d/1.toml", "\"ingest.tcp.listen\".x = 1\n").errors();
+    assert_eq!(errors.len(), 2, "{errors:?}");
+    assert!(errors[1].starts_with("ETC/clad.toml:1: `ingest.tcp.listen`: 10.0.0.1:1 is not a loopback"), "{errors:?}");
     // An empty section says nothing, and takes nothing away.
     let loaded = fixture().file("clad.d/1.toml", "[ingest.grpc]\n[ingest.tcp]\n").loaded();
     assert_eq!(loaded.config.ingest.grpc.listen, Some("127.0.0.1:7440".parse().unwrap()));
