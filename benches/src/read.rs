@@ -200,7 +200,7 @@ impl Log {
         let begun = clock::now();
         let file = storage.open(&segment_name(0), Access::ReadDirect)?;
         let len = file.len()?;
-        let found = clad_journal::recovery::scan::scan(file, &header)?;
+        let found = clad_journal::recover::scan::scan(file, &header)?;
         let took = clock::now() - begun;
         let records: u64 = found.batches.iter().map(|batch| u64::from(batch.header.count)).sum();
         ensure!(records == self.records, "{records} records of {} were found", self.records);

@@ -42,22 +42,21 @@
 //! Every queue and wait has a bound with a name: `max_buffered_bytes`, `max_in_flight_appends`, `connect_timeout`,
 //! `delivery_timeout`, `linger`, `drop_timeout`.
 
-mod address;
 mod backoff;
 mod clock;
-mod connection;
 mod error;
 mod log_info;
 mod producer;
 mod reader;
 mod ring;
 mod session;
+mod transport;
 
-pub use address::{Address, DEFAULT_GRPC_PORT, DEFAULT_TCP_PORT, HostPort, ParseAddressError};
 pub use error::{AppendError, ConnectError, ReadError, ReserveError, SendError, SubmitError};
 pub use log_info::LogInfo;
 pub use producer::{Batch, Producer, ProducerBuilder, Receipt, Reservation, Stats, Summary, Ticket};
 pub use reader::{Chunk, Event, Gap, Reader, ReaderBuilder, Start};
+pub use transport::address::{Address, DEFAULT_GRPC_PORT, DEFAULT_TCP_PORT, HostPort, ParseAddressError};
 
 #[doc(no_inline)]
 pub use clad_proto::{

@@ -10,10 +10,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::check::check;
 use crate::config::{Config, LoadArgs, Loaded};
 use crate::exit::Exit;
-use crate::reload::reload;
+use crate::life::check::check;
+use crate::life::reload::reload;
 
 /// The Central Logging Authority of this host: takes log records and says exactly how safe each one is.
 #[derive(Debug, Parser)]

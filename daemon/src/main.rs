@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    clad::cli::main(std::env::args_os(), clad::run::run).into()
+    clad::cli::main(std::env::args_os(), clad::life::run::run).into()
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clad::config::{Durability, IoEngine};
-use clad::metrics::{
+use clad::ops::metrics::{
     Connection, Dropped, Fallback, Level, Recovery, Rejected, Rule, Transport, Trigger, Watermark, acked, appended,
     batch, config_loaded, connection_buffers, damaged, deduplicated, disk, dropped, horizon, inflight_bytes,
     inflight_limit, inline_batch, install, io_fallback, journal_failed, offset, oldest_undurable, ready, recovered,

@@ -19,7 +19,7 @@ fn mixin() -> std::path::PathBuf {
 
 /// Kind by name, as the daemon says it.
 fn registry() -> BTreeMap<String, String> {
-    let text = clad::metrics::install().render();
+    let text = clad::ops::metrics::install().render();
     let typed = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
     typed.filter_map(|line| line.split_once(' ')).map(|(name, kind)| (name.to_owned(), kind.to_owned())).collect()
 }
@@ -27,7 +27,7 @@ fn registry() -> BTreeMap<String, String> {
 /// Labels of each metric, as the daemon shows them.
 fn labels() -> BTreeMap<String, BTreeSet<String>> {
     let mut labels: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for line in clad::metrics::install().render().lines().filter(|line| !line.starts_with('#')) {
+    for line in clad::ops::metrics::install().render().lines().filter(|line| !line.starts_with('#')) {
         let Some((name, rest)) = line.split_once('{') else { continue };
         let pairs = rest.split('}').next().unwrap_or_default().split(',');
         labels.entry(name.to_owned()).or_default().extend(pairs.filter_map(|p| Some(p.split_once('=')?.0.to_owned())));

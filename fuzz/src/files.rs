@@ -9,8 +9,8 @@ use clad_journal::format::footer::Footer;
 use clad_journal::format::meta::Meta;
 use clad_journal::format::segment::SegmentHeader;
 use clad_journal::io::{Access, Storage};
-use clad_journal::recovery::plan::{Said, Unsealed, plan};
-use clad_journal::recovery::scan::scan;
+use clad_journal::recover::plan::{Said, Unsealed, plan};
+use clad_journal::recover::scan::scan;
 use clad_sim::SimDisk;
 
 use crate::reseal;

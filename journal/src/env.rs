@@ -5,12 +5,12 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::clock_trust::Doubt;
 use crate::config::JournalConfig;
 use crate::io::{Fallback, Storage};
-use crate::metafile::MetaFile;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
+use crate::write::clock_trust::Doubt;
+use crate::write::metafile::MetaFile;
 
 /// An event for an operator to count or read.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,67 +10,54 @@
 //!              ▲                                        │
 //!              └────────────── Done / Failure ◀─────────┘        watermarks ─▶ whoever waits
 //! ```
-//! The committer and the recovery plan are plain state machines; threads stand around them in `journal/`.
+//! The committer and the recovery plan are plain state machines; threads stand around them in `run/`. Imports point one
+//! way: `format` < `io` < `write` < `run` < `recover`; `handle` and `stepper` stand above them.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("clad runs on Linux (5.10 or newer): it needs RWF_DSYNC, O_DIRECT and flock as Linux has them");
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 compile_error!("clad runs on x86-64 and aarch64");
 
-mod active;
-mod background;
-mod batch_builder;
-mod body;
-mod buffer_pool;
-mod catalog;
 pub mod clock;
-mod clock_trust;
-mod committer;
 mod config;
 mod env;
 mod error;
-mod executor;
 mod faults;
 pub mod format;
+mod handle;
 pub mod io;
-mod journal;
-mod metafile;
-mod offline;
-pub mod owner_bytes;
-mod pending_reclaim;
-mod permit;
-mod prepare;
-mod producer;
-mod reader;
-pub mod recovery;
+mod read;
+pub mod recover;
 pub mod repair;
-mod seal;
-mod segment_file;
-mod segment_reader;
+mod run;
 pub mod stepper;
 mod sync;
 mod verify;
-mod watcher;
-mod watermark;
-mod window;
-mod workers;
+mod write;
 
-pub use batch_builder::Batch;
-pub use body::Body;
-pub use catalog::{Proof, Sealed, Summary};
-pub use clock_trust::Doubt;
-pub use committer::{Accepted, Append, Item, RotateAnswer, Sender};
 pub use config::{JournalConfig, Policy, Retention, SEGMENT_BYTES_MIN, SEGMENT_OVERHEAD_BYTES};
 pub use env::{Event, Observer, Rule, Trigger};
 pub use error::{AppendError, OpenError, ReadError};
 #[doc(hidden)] // for tests; without the feature `faults` there is no way to turn one on
 pub use faults::{Fault, Faults};
+pub use handle::Journal;
+pub use handle::losses::Losses;
+pub use handle::status::{Stalled, Status};
+pub use io::body::Body;
 pub use io::bulk;
-pub use journal::{DeferredWrite, Journal, Losses, SegmentSummary, Stalled, Status, WriteBuffer};
-pub use offline::{BrokenSegment, OfflineLog, OfflineReader, look};
-pub use permit::{Permit, PermitPool};
-pub use producer::{ProducerId, ProducerState};
-pub use reader::{Found, Reader};
+pub use read::catalog::{Proof, Sealed, Summary};
+pub use read::listing::SegmentSummary;
+pub use read::offline::{BrokenSegment, OfflineLog, OfflineReader, look};
+pub use read::reader::{Found, Reader};
+#[doc(no_inline)]
+pub use recover as recovery;
+pub use run::deferred::{DeferredWrite, WriteBuffer};
+pub use run::waiters::Watcher;
 pub use verify::{Problem, VerifyReport, verify};
-pub use watcher::Watcher;
-pub use watermark::{Accepting, Closed, Level, Wants, Watermarks};
+pub use write::batch::Batch;
+pub use write::clock_trust::Doubt;
+pub use write::committer::{Accepted, Append, Item, RotateAnswer, Sender};
+pub use write::owner_bytes;
+pub use write::permits::{Permit, PermitPool};
+pub use write::producer::{ProducerId, ProducerState};
+pub use write::watermarks::{Accepting, Closed, Level, Wants, Watermarks};

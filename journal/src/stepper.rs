@@ -6,25 +6,27 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::background::{self, RetentionState};
-use crate::batch_builder::BurstPermits;
 use crate::clock::Clock;
-use crate::committer::{Accepted, Append, Item, Job, RotateReply, Sender, Step};
 use crate::config::JournalConfig;
 use crate::config::Retention;
 use crate::env::Observer;
 use crate::error::{AppendError, OpenError};
 use crate::format::meta::Meta;
+use crate::handle::open::open_shared;
 use crate::io::{IoBuf, Storage};
-use crate::journal::{Shared, open_shared};
-use crate::producer::{ProducerId, ProducerState, counted_under};
-use crate::reader::Reader;
-use crate::recovery::Report;
-use crate::watermark::{Level, Watermarks};
+use crate::read::reader::Reader;
+use crate::recover::Report;
+use crate::run::background::{self, RetentionState};
+use crate::run::shared::Shared;
+use crate::write::batch::BurstPermits;
+use crate::write::committer::{Accepted, Append, Item, Job, RotateReply, Sender, Step};
+use crate::write::producer::{ProducerId, ProducerState, counted_under};
+use crate::write::watermarks::{Level, Watermarks};
 
 /// A journal that moves only by explicit steps.
 pub struct Stepper {
     shared: Arc<Shared>,
+    report: Report,
     retention: Mutex<RetentionState>,
 }
 
@@ -75,13 +77,13 @@ impl Stepper {
         config: JournalConfig,
         observer: Observer,
     ) -> Result<Self, OpenError> {
-        let shared = open_shared(storage, "simulated", clock, config, observer)?;
-        Ok(Self { shared, retention: Mutex::default() })
+        let (shared, report) = open_shared(storage, "simulated", clock, config, observer)?;
+        Ok(Self { shared, report, retention: Mutex::default() })
     }
 
     /// Findings and actions of the start.
     pub fn report(&self) -> &Report {
-        &self.shared.report
+        &self.report
     }
 
     /// As [`crate::Journal::append`].

@@ -11,7 +11,7 @@ use std::path::Path;
 use crate::error::OpenError;
 use crate::format::checksum::plain;
 use crate::format::footer::Before;
-use crate::offline::{BrokenSegment, Content, OfflineLog, Part};
+use crate::read::offline::{BrokenSegment, Content, OfflineLog, Part};
 
 const LOST: &str = "these offsets are lost";
 
@@ -215,7 +215,7 @@ impl Check {
         Ok(())
     }
 
-    fn batch(&mut self, segment: u64, pos: u64, batch: &crate::batch_builder::Batch) {
+    fn batch(&mut self, segment: u64, pos: u64, batch: &crate::write::batch::Batch) {
         let mut records = 0;
         for chunk in batch.chunks() {
             match chunk {

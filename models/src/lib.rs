@@ -29,9 +29,9 @@ mod quota;
 #[cfg(feature = "journal")]
 pub mod publication;
 #[cfg(feature = "journal")]
-#[path = "../../journal/src/watcher.rs"]
+#[path = "../../journal/src/run/waiters.rs"]
 #[allow(dead_code, unreachable_pub)] // what only the journal asks, and gives out
-mod watcher;
+mod waiters;
 
 /// What `daemon/src/sync.rs` and `journal/src/sync.rs` have.
 #[cfg(feature = "journal")]
@@ -55,6 +55,8 @@ mod faults {
     pub(crate) use clad_journal::{Fault, Faults};
 }
 #[cfg(feature = "journal")]
-mod watermark {
-    pub(crate) use clad_journal::{Accepting, Closed, Wants, Watermarks};
+mod write {
+    pub(crate) mod watermarks {
+        pub(crate) use clad_journal::{Accepting, Closed, Wants, Watermarks};
+    }
 }

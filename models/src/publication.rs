@@ -1,4 +1,4 @@
-//! The publication of the publication: `journal/src/watcher.rs` by itself, between those who move them and all who read.
+//! The publication of the publication: `journal/src/run/waiters.rs` by itself, between those who move them and all who read.
 //!
 //! Two threads end jobs and a third looks for space; each changes the watermarks under the lock of a core and tells them when it
 //! has given it back, as the journal's threads do. One write fails and one recovery follows. Beside them are all kinds of
@@ -24,7 +24,7 @@ use shuttle::sync::{Condvar, Mutex, MutexGuard};
 use shuttle::thread;
 
 use crate::journal::follows;
-use crate::watcher::{Watcher, WatermarkPublisher};
+use crate::waiters::{Watcher, WatermarkPublisher};
 
 /// What each producer appends, by the level it waits for.
 const PRODUCERS: [&[Level]; 2] = [&[Level::Durable, Level::Written], &[Level::Written, Level::Durable]];

@@ -31,7 +31,7 @@ const FAULTY_SEED: u64 = 1;
 const WRONG: &str = "CLAD_MODEL_WRONG";
 /// How the line of an order that failed begins.
 const FAILED: &str = "FAILED ";
-/// The model of `journal/src/watcher.rs` alone.
+/// The model of `journal/src/run/waiters.rs` alone.
 const PUBLICATION_MODEL: &str = "the watermarks as they are told";
 /// The model of `daemon/src/ingest/reactor/queue.rs` alone.
 const CREW: &str = "the ingest threads";

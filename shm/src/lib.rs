@@ -19,7 +19,7 @@
 //!            ▲                                                                    │
 //!            └────────────────────────────── space ◀──────────────────────────────┘
 //! ```
-//! Where it lies: `layout.rs`. The steps and why they hold: `writer.rs`, `reader.rs`. A pass over all rings, sleeping,
+//! Where it lies: `layout/`. The steps and why they hold: `client/writer.rs`, `daemon/reader.rs`. A pass over all rings, sleeping,
 //! restarts: [`drain`].
 
 #[cfg(not(target_os = "linux"))]
@@ -30,40 +30,29 @@ compile_error!("the words of a ring are 64 bits and little-endian, as the machin
 #[cfg(all(feature = "stop-points", not(debug_assertions)))]
 compile_error!("the feature stop-points is for tests: a release must not have it");
 
-mod abandoned_regions;
 mod checksum;
+mod client;
 pub mod clock;
-mod completion_page;
-pub mod drain;
-mod entry;
+mod daemon;
 mod error;
-pub mod inherited;
 mod layout;
 mod mapped;
 mod memory;
 mod os;
-mod producer;
-mod reader;
-mod space;
-mod stall_budget;
 #[cfg(feature = "stop-points")]
 pub mod stop;
-mod tail;
 mod wake;
-mod watch;
-mod writer;
 
 #[cfg(test)]
 mod tests;
 
-pub use completion_page::{Answer, Level, Watermarks};
-pub use drain::{ClientFds, Drain};
-pub use entry::TRAILER;
+pub use client::{Look, Producer};
+pub use daemon::{
+    ClientFds, Drain, Entry, PEEK_SLOTS_MAX, Peek, StallBudget, StallLimits, Stored, TimestampSource, Usage, Watch,
+    drain, inherited,
+};
 pub use error::{Corrupt, NotAdopted, OpenError, PushError, ShapeError, WaitError};
+pub use layout::completion_page::{Answer, Level, Watermarks};
+pub use layout::entry::TRAILER;
 pub use layout::{ABANDONED_REGIONS_MAX, Shape, VERSION};
 pub use mapped::ForkMark;
-pub use producer::{Look, Producer};
-pub use reader::{Entry, PEEK_SLOTS_MAX, Peek, TimestampSource};
-pub use stall_budget::{StallBudget, StallLimits};
-pub use tail::Stored;
-pub use watch::{Usage, Watch};

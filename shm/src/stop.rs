@@ -1,6 +1,6 @@
 //! Stop points of a test build: `CLAD_SHM_KILL_AT="POINT"` or `"POINT#N"` in the environment kills the process
-//! (`SIGKILL`) when it comes past that point, or past it for the Nth time. Their names stand in `writer.rs`,
-//! `reader.rs`, `tail.rs`, `abandoned_regions.rs`, `wake.rs` and `completion_page.rs`; between any two stores to shared
+//! (`SIGKILL`) when it comes past that point, or past it for the Nth time. Their names stand in `client/`,
+//! `daemon/`, `layout/` and `wake.rs`; between any two stores to shared
 //! memory there is at least one, which a test sees to.
 //!
 //! `CLAD_SHM_STOP_AT` in the same form stops the thread that comes there, instead, for as long as the file exists that

@@ -17,7 +17,7 @@ use clad_journal::format::footer::Damage;
 use clad_journal::format::meta::{Meta, SLOT};
 use clad_journal::format::segment::SegmentHeader;
 use clad_journal::io::{Access, Storage};
-use clad_journal::recovery::scan::scan;
+use clad_journal::recover::scan::scan;
 use clad_journal::stepper::Stepper;
 use clad_journal::{Faults, OpenError, Policy, Retention};
 use clad_sim::SimClock;

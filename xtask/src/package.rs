@@ -24,6 +24,7 @@ pub(crate) const FILES: &[(&str, &str)] = &[
     ("deploy/mixin/rules/clad-alerts.yaml", "usr/share/clad/mixin/rules/clad-alerts.yaml"),
     ("deploy/mixin/rules/clad-recording.yaml", "usr/share/clad/mixin/rules/clad-recording.yaml"),
     ("docs/OPERATIONS.md", "usr/share/doc/clad/OPERATIONS.md"),
+    ("docs/REFERENCE.md", "usr/share/doc/clad/REFERENCE.md"),
     ("docs/DURABILITY.md", "usr/share/doc/clad/DURABILITY.md"),
     ("CHANGELOG.md", "usr/share/doc/clad/CHANGELOG.md"),
     ("LICENSE-MIT", "usr/share/doc/clad/LICENSE-MIT"),

@@ -5,6 +5,8 @@ mod segments;
 mod status;
 mod top;
 
+use std::collections::HashMap;
+use std::path::Path;
 use std::time::Duration;
 
 use clad_proto::grpc::v1;
@@ -15,7 +17,7 @@ use self::connect::{Admin, DISK_REPLY_TIMEOUT, MEMORY_REPLY_TIMEOUT, connect, fa
 pub(crate) use self::top::{TopArgs, run as top};
 use crate::clock;
 use crate::context::Context;
-use crate::exit::{Exit, Outcome};
+use crate::exit::{Exit, Outcome, Stop};
 use crate::format::human::count;
 use crate::format::times;
 
@@ -105,15 +107,27 @@ impl Context {
         &self,
         timeout: Duration,
         what: impl AsyncFnOnce(&mut Admin) -> Result<tonic::Response<T>, tonic::Status>,
-    ) -> Result<T, crate::exit::Stop> {
-        let path = self.which.admin(&self.around)?;
-        let ask = async {
-            let mut admin = connect(&path).await?;
-            Ok(what(&mut admin).await.map_err(|status| failed(&path, &status))?.into_inner())
-        };
-        self.block_on(async { tokio::time::timeout(timeout, ask).await })
-            .unwrap_or_else(|_| Err(silent(&path, timeout)))
+    ) -> Result<T, Stop> {
+        self.block_on(ask(&self.which.admin(&self.around)?, timeout, what))
     }
+}
+
+async fn ask<T>(
+    path: &Path,
+    timeout: Duration,
+    what: impl AsyncFnOnce(&mut Admin) -> Result<tonic::Response<T>, tonic::Status>,
+) -> Result<T, Stop> {
+    let answer = async {
+        let mut admin = connect(path).await?;
+        Ok(what(&mut admin).await.map_err(|status| failed(path, &status))?.into_inner())
+    };
+    tokio::time::timeout(timeout, answer).await.unwrap_or_else(|_| Err(silent(path, timeout)))
+}
+
+/// Addresses that a daemon listens on, by what is served there.
+pub(crate) async fn listeners(path: &Path) -> Result<HashMap<String, String>, Stop> {
+    let status = ask(path, MEMORY_REPLY_TIMEOUT, async |admin| admin.status(v1::StatusRequest {}).await).await?;
+    Ok(status.listeners)
 }
 
 /// A time that may be absent, for JSON.

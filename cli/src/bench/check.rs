@@ -5,19 +5,12 @@
 
 use std::collections::HashMap;
 
-use anyhow::{anyhow, bail};
-use bytes::BytesMut;
-use clad_client::Address;
-use clad_proto::frame::{Frame, FrameType, Intent, Read, ReadFrom, RecordsView};
-use clad_proto::{AckLevel, PayloadView, ProducerId};
+use clad_client::{Address, Chunk, Event, Reader, Start};
+use clad_proto::ProducerId;
 
 use super::body::{Id, filling};
 use super::flight::NOT_ACKED;
 use super::load::Flown;
-use super::wire::Wire;
-
-/// The only read of its connection.
-const READ_REQUEST_ID: u32 = 1;
 
 /// What reading back showed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -32,33 +25,18 @@ pub(super) struct Checked {
 pub(super) fn check(address: &Address, flights: &[Flown], records: u32, size: usize) -> anyhow::Result<Checked> {
     let mut ledger = Ledger::new(flights, records, size);
     let Some(from) = ledger.first else { return Ok(Checked::default()) };
-    let (mut wire, _) = Wire::connect(address, Intent { append: false, read: true })?;
-    let read = Read {
-        request_id: READ_REQUEST_ID,
-        from: ReadFrom::Offset(from),
-        follow: false,
-        limit: None,
-        min_level: AckLevel::Written,
-        since: None,
-        until: None,
-    };
-    wire.queue(|out: &mut BytesMut| read.encode(out));
-    loop {
-        wire.exchange()?;
-        while let Some(raw) = wire.next()? {
-            if raw.header.kind == FrameType::Records {
-                ledger.records(&RecordsView::parse(raw.body)?);
-                continue;
-            }
-            match raw.decode()? {
-                Frame::Gap(gap) => ledger.fault(|| format!("offsets {} to {} are missing", gap.from, gap.to - 1)),
-                Frame::ReadEnd(_) => return Ok(ledger.end()),
-                Frame::Error(error) => bail!("the daemon ended the reading back: {}", error.error),
-                Frame::Watermark(_) | Frame::Pong(_) => {}
-                other => return Err(anyhow!("a {:?} frame while reading back", other.kind())),
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut reader = Reader::builder(address.clone()).name("clactl bench").from(Start::Offset(from)).open().await?;
+        while let Some(event) = reader.next().await? {
+            match event {
+                Event::Records(chunk) => ledger.chunk(&chunk),
+                Event::Gap(gap) => ledger.fault(|| format!("offsets {} to {} are missing", gap.from, gap.to - 1)),
+                _ => {}
             }
         }
-    }
+        Ok(ledger.end())
+    })
 }
 
 /// What was acked, and what of it was found.
@@ -94,21 +72,13 @@ impl<'a> Ledger<'a> {
         self.checked.fault.get_or_insert_with(text);
     }
 
-    fn records(&mut self, view: &RecordsView<'_>) {
-        let Some(&number) = self.numbers.get(&view.head.producer_id) else { return };
-        let first = view.head.first_offset;
-        let payload = PayloadView::parse(view.payload, view.head.count);
-        let (Ok(payload), true) = (payload, view.checksum_holds()) else {
-            return self.fault(|| format!("the append at offset {first} came damaged"));
-        };
-        let asked = payload.records().enumerate().skip(view.head.skip as usize).take(view.head.take as usize);
-        for (at, record) in asked {
+    fn chunk(&mut self, chunk: &Chunk) {
+        let Some(&number) = self.numbers.get(&chunk.producer_id()) else { return };
+        for (offset, record) in chunk.records() {
             let id = record.body_bytes().and_then(|body| Id::of_body(body, self.filling.as_bytes()));
             match id {
-                Some(id) if usize::from(id.connection) == number => self.found(id, first + at as u64),
-                _ => {
-                    self.fault(|| format!("the record at offset {} has another body than was sent", first + at as u64))
-                }
+                Some(id) if usize::from(id.connection) == number => self.found(id, offset),
+                _ => self.fault(|| format!("the record at offset {offset} has another body than was sent")),
             }
         }
     }

@@ -47,7 +47,7 @@ pub(super) struct Load {
     pub(super) ack: Option<AckLevel>,
     /// How long appends leave.
     pub(super) duration: Duration,
-    /// How long a thread with a ring looks for an answer before it sleeps.
+    /// How long a thread with a producer of the SDK looks for an answer before it sleeps.
     pub(super) spin: Duration,
     /// How long it rests before each append.
     pub(super) rest: Option<Duration>,
@@ -70,10 +70,27 @@ pub(super) struct Loaded {
     pub(super) elapsed: Duration,
     /// Of every acked append, nanoseconds.
     pub(super) latencies: Histogram<u64>,
+    /// Processor time of the daemon, where it is one of our own, and of the load.
+    pub(super) cpu: Cpu,
     /// The first refusal or broken connection.
     pub(super) trouble: Option<String>,
     /// Each connection's producer and the offsets of its appends.
     pub(super) flights: Vec<Flown>,
+}
+
+/// Processor time that a slice of load took.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Cpu {
+    pub(super) daemon: Option<Duration>,
+    pub(super) load: Option<Duration>,
+}
+
+impl Cpu {
+    /// Difference from an earlier count. Threads that ended in between took theirs along, so never below zero.
+    pub(super) fn since(self, before: Self) -> Self {
+        let since = |now: Option<Duration>, before: Option<Duration>| Some(now?.saturating_sub(before?));
+        Self { daemon: since(self.daemon, before.daemon), load: since(self.load, before.load) }
+    }
 }
 
 /// What the greeting said about the log.
@@ -108,8 +125,8 @@ pub(super) struct Connection {
 impl Load {
     /// Makes all of it; `acked` counts records while it goes on, `report` is called now and then.
     pub(super) fn run(&self, mut report: impl FnMut(u64)) -> anyhow::Result<Loaded> {
-        if matches!(self.address, Address::Shm(_)) {
-            return self.run_by_rings(report);
+        if matches!(self.address, Address::Shm(_) | Address::Grpc(_)) {
+            return self.run_by_sdk(report);
         }
         let append = Intent { append: true, read: false };
         let mut connections = Vec::new();
@@ -192,7 +209,7 @@ impl Load {
             trouble = trouble.or(end.broken.as_ref().map(error_text)).or(refusal);
             flights.push(Flown { producer: end.producer, offsets: end.flight.offsets });
         }
-        Loaded { level, log, acked, failed, elapsed, latencies, trouble, flights }
+        Loaded { level, log, acked, failed, elapsed, latencies, cpu: Cpu::default(), trouble, flights }
     }
 }
 

@@ -10,9 +10,9 @@
 //! |---|---|
 //! | `body`, `wire`, `flight` | prepared appends, a lean connection, what is in flight on it |
 //! | `load`, `together` | the connections, and how a thread serves several |
-//! | `rings` | the same by rings of shared memory, through the SDK |
+//! | `sdk` | the same through the SDK, over gRPC or by rings of shared memory |
 //! | `check` | reading back |
-//! | `spawn`, `memory` | a daemon of our own, and what it takes |
+//! | `spawn`, `process` | a daemon of our own, and what it takes |
 //! | `direct` | the bare loop of synced writes |
 //! | `stats`, `report` | numbers out of many, and how they are told |
 
@@ -21,9 +21,9 @@ mod check;
 mod direct;
 mod flight;
 mod load;
-mod memory;
+mod process;
 mod report;
-mod rings;
+mod sdk;
 mod spawn;
 mod stats;
 mod together;
@@ -39,9 +39,9 @@ use clap::Args;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use self::direct::Direct;
-use self::load::{Load, Loaded};
-use self::report::{Report, Round};
-use self::spawn::Spawned;
+use self::load::{Cpu, Load, Loaded};
+use self::report::{Report, Round, Slice};
+use self::spawn::{Spawned, Transport};
 use crate::admin::Form;
 use crate::clock;
 use crate::context::Context;
@@ -52,17 +52,19 @@ use crate::output::{Progress, say};
 
 /// The load, and on whom.
 #[derive(Debug, Args)]
+#[group(skip)]
+#[command(group(clap::ArgGroup::new("beside").multiple(true)))]
 pub(crate) struct BenchArgs {
     /// Start a daemon in a new folder and measure that; else --server must be given
     #[arg(long)]
     pub(crate) spawn: bool,
-    /// With --spawn: by rings of shared memory, as --server shm://PATH is
-    #[arg(long, requires = "spawn")]
-    pub(crate) shm: bool,
-    /// By rings: how long a thread looks for its answer before it sleeps, in seconds
+    /// With --spawn: how the load reaches the daemon; grpc and shm (rings of shared memory) go through the SDK
+    #[arg(long, value_enum, value_name = "HOW", default_value_t = Transport::Unix, requires = "spawn")]
+    pub(crate) transport: Transport,
+    /// Over grpc and shm: how long a thread looks for its answer before it sleeps, in seconds
     #[arg(long, value_name = "S", default_value = "0.00005", value_parser = seconds)]
     pub(crate) spin: Duration,
-    /// By rings: a rest before each append, in seconds, in which everybody falls asleep
+    /// Over grpc and shm: a rest before each append, in seconds, in which everybody falls asleep
     #[arg(long, value_name = "S", value_parser = seconds)]
     pub(crate) rest: Option<Duration>,
     /// Connections
@@ -80,7 +82,7 @@ pub(crate) struct BenchArgs {
     /// Threads that serve the connections [default: as many as there are processors]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) threads: Option<u16>,
-    /// How long, in seconds; with --baseline the length of each slice
+    /// How long, in seconds; with --baseline or --compare the length of each slice
     #[arg(long, value_name = "S", default_value = "10", value_parser = seconds)]
     pub(crate) duration: Duration,
     /// Records in one append
@@ -96,10 +98,13 @@ pub(crate) struct BenchArgs {
     #[arg(long, requires = "spawn")]
     pub(crate) allow_tmpfs: bool,
     /// In turn with the load, measure a bare loop of synced writes of the same size in the same folder
-    #[arg(long)]
+    #[arg(long, group = "beside")]
     pub(crate) baseline: bool,
-    /// With --baseline, so many slices of each
-    #[arg(long, value_name = "N", default_value_t = 5, requires = "baseline", value_parser = clap::value_parser!(u32).range(1..))]
+    /// In turn with the load, measure the same load by another transport of the same daemon
+    #[arg(long, value_enum, value_name = "HOW", requires = "spawn", group = "beside")]
+    pub(crate) compare: Option<Transport>,
+    /// With --baseline or --compare, so many slices of each
+    #[arg(long, value_name = "N", default_value_t = 5, requires = "beside", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rounds: u32,
     /// Form of the result
     #[arg(short, long, value_enum, default_value_t = Form::Text, value_name = "FORM")]
@@ -120,10 +125,11 @@ pub(crate) fn run(context: &mut Context, args: &BenchArgs) -> Outcome {
         refuse_tmpfs(&parent, args)?;
     }
     raise_file_limit();
+    let transports: Vec<_> = [args.transport].into_iter().chain(args.compare).collect();
     let interrupt = Interrupt::listen().map_err(anyhow::Error::new)?;
-    let spawned = args.spawn.then(|| Spawned::start(&parent, &args.set)).transpose()?;
+    let spawned = args.spawn.then(|| Spawned::start(&parent, &transports, &args.set)).transpose()?;
     let address = match (&spawned, server) {
-        (Some(spawned), _) => spawned.address(args.shm),
+        (Some(spawned), _) => spawned.address(context, args.transport)?,
         (None, Some(address)) => address,
         (None, None) => return Err(Stop::usage("--server ADDRESS or --spawn is wanted")),
     };
@@ -141,9 +147,16 @@ pub(crate) fn run(context: &mut Context, args: &BenchArgs) -> Outcome {
         rest: args.rest,
         interrupt,
     };
-    let rounds = rounds(args, &load, folder)?;
+    let compared = match (&spawned, args.compare) {
+        (Some(spawned), Some(transport)) => {
+            Some(Load { address: spawned.address(context, transport)?, ..load.clone() })
+        }
+        _ => None,
+    };
+    let rounds = rounds(args, &load, compared.as_ref(), spawned.as_ref(), folder)?;
     let report = Report {
         load: &load,
+        compared: compared.as_ref(),
         rounds: &rounds,
         spawned: spawned.is_some(),
         set: &args.set,
@@ -175,12 +188,7 @@ fn target(context: &Context, args: &BenchArgs) -> Result<Option<Address>, Stop> 
             "bench floods a log: say which with --server ADDRESS, or --spawn for a daemon of its own in a new folder",
         )),
         (None, true) => Ok(None),
-        (Some(_), false) => match context.which.server(&context.around)? {
-            address @ (Address::Unix(_) | Address::Tcp(_) | Address::Shm(_)) => Ok(Some(address)),
-            other => Err(Stop::usage(format!(
-                "bench speaks the framed protocol, unix:// or tcp://, and shm://; not {other}"
-            ))),
-        },
+        (Some(_), false) => Ok(Some(context.which.server(&context.around)?)),
     }
 }
 
@@ -205,26 +213,49 @@ fn raise_file_limit() {
     let _ = setrlimit(Resource::Nofile, limit);
 }
 
-/// The load once, or in turn with the bare loop.
-fn rounds(args: &BenchArgs, load: &Load, folder: &Path) -> Result<Vec<Round>, Stop> {
+/// The load once, or in turn with what it is measured beside.
+fn rounds(
+    args: &BenchArgs,
+    load: &Load,
+    compared: Option<&Load>,
+    spawned: Option<&Spawned>,
+    folder: &Path,
+) -> Result<Vec<Round>, Stop> {
     let mut direct = args.baseline.then(|| Direct::prepare(folder, load.size)).transpose()?;
-    let number = if args.baseline { args.rounds } else { 1 };
+    let number = if args.baseline || compared.is_some() { args.rounds } else { 1 };
     let mut rounds = Vec::new();
     for round in 1..=number {
         let which = if number > 1 { format!("round {round} of {number}: ") } else { String::new() };
-        let loaded = loaded(load, &which)?;
+        let one = |load| slice(load, spawned, &which);
+        // Who goes first takes turns too.
+        let (of_load, of_compared) = match compared {
+            None => (one(load)?, None),
+            Some(other) if round % 2 == 0 => {
+                let other = one(other)?;
+                (one(load)?, Some(other))
+            }
+            Some(other) => (one(load)?, Some(one(other)?)),
+        };
         let looped = direct.as_mut().map(|direct| {
             let _progress = Progress::line(&format!("{which}bare loop"));
             direct.slice(args.duration, &load.interrupt)
         });
-        let looped = looped.transpose()?;
-        let checked = read_back(load, &loaded)?;
-        rounds.push(Round { loaded: loaded.without_flights(), looped, checked });
+        rounds.push(Round { load: of_load, compared: of_compared, looped: looped.transpose()? });
         if load.interrupt.came() {
             break;
         }
     }
     Ok(rounds)
+}
+
+/// One slice of load, read back.
+fn slice(load: &Load, spawned: Option<&Spawned>, round: &str) -> Result<Slice, Stop> {
+    let used = || Cpu { daemon: spawned.and_then(Spawned::processor_time), load: Some(process::own_processor_time()) };
+    let before = used();
+    let mut loaded = loaded(load, round)?;
+    loaded.cpu = used().since(before);
+    let checked = read_back(load, spawned, &loaded)?;
+    Ok(Slice { loaded: loaded.without_flights(), checked })
 }
 
 fn loaded(load: &Load, round: &str) -> Result<Loaded, Stop> {
@@ -240,13 +271,15 @@ fn loaded(load: &Load, round: &str) -> Result<Loaded, Stop> {
     Ok(loaded?)
 }
 
-fn read_back(load: &Load, loaded: &Loaded) -> Result<Option<check::Checked>, Stop> {
-    if !loaded.log.may_read {
+fn read_back(load: &Load, spawned: Option<&Spawned>, loaded: &Loaded) -> Result<Option<check::Checked>, Stop> {
+    if spawned.is_none() && !loaded.log.may_read {
         say("clactl: reading is not allowed here, so nothing is verified");
         return Ok(None);
     }
+    // Reading over the network is off by default; on its Unix socket a daemon of our own lets us.
+    let from = spawned.map_or(&load.address, Spawned::unix);
     let _progress = Progress::line("reading back");
-    Ok(Some(check::check(&load.address, &loaded.flights, load.records, load.size).context("reading back")?))
+    Ok(Some(check::check(from, &loaded.flights, load.records, load.size).context("reading back")?))
 }
 
 #[cfg(test)]

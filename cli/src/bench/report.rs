@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use clad_client::Address;
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
@@ -12,18 +13,28 @@ use super::stats::{Latency, Spread, new_histogram, per_second, ratio};
 use crate::format::human::{bytes, count, counted};
 use crate::output::table::{Sheet, columns};
 
-/// A slice of load, and what went with it.
+/// A slice of load, read back.
+#[derive(Debug)]
+pub(super) struct Slice {
+    pub(super) loaded: Loaded,
+    pub(super) checked: Option<Checked>,
+}
+
+/// A slice of load, and what went beside it.
 #[derive(Debug)]
 pub(super) struct Round {
-    pub(super) loaded: Loaded,
+    pub(super) load: Slice,
+    /// The same load by another transport.
+    pub(super) compared: Option<Slice>,
     pub(super) looped: Option<Looped>,
-    pub(super) checked: Option<Checked>,
 }
 
 /// A whole run.
 #[derive(Debug)]
 pub(super) struct Report<'a> {
     pub(super) load: &'a Load,
+    /// The load that it is measured beside.
+    pub(super) compared: Option<&'a Load>,
     /// At least one.
     pub(super) rounds: &'a [Round],
     pub(super) spawned: bool,
@@ -41,10 +52,12 @@ struct Total {
     trouble: Vec<String>,
 }
 
-/// A round beside its bare loop.
+/// A round beside its bare loop, or beside the same load by another transport.
 struct Ratios {
     rate: f64,
     p50: f64,
+    /// Of processor time a record, the daemon's and the load's together; 0 beside a bare loop.
+    cpu: f64,
 }
 
 impl Loaded {
@@ -57,6 +70,12 @@ impl Loaded {
     fn rate(&self) -> f64 {
         per_second(self.acked, self.elapsed)
     }
+
+    /// Nanoseconds of processor time a record: the daemon's, where it is one of our own, and the load's.
+    fn cpu(&self) -> (Option<f64>, f64) {
+        let a_record = |time: Duration| ratio(time.as_nanos() as f64, self.acked as f64);
+        (self.cpu.daemon.map(a_record), self.cpu.load.map_or(0.0, a_record))
+    }
 }
 
 impl Looped {
@@ -65,11 +84,34 @@ impl Looped {
     }
 }
 
+impl Slice {
+    /// Reasons why the slice is not good: a refusal, a false ack, an append that failed.
+    fn trouble(&self) -> impl Iterator<Item = String> {
+        let Loaded { acked, failed, .. } = self.loaded;
+        let fault = self.checked.as_ref().and_then(|checked| checked.fault.clone());
+        let failed = (failed > 0).then(|| format!("{} failed", counted(failed, "record")));
+        let none = (acked == 0).then(|| "nothing was acked".to_owned());
+        [self.loaded.trouble.clone(), fault, failed, none].into_iter().flatten()
+    }
+}
+
 impl Round {
     fn ratios(&self) -> Option<Ratios> {
         let looped = self.looped.as_ref()?;
-        let (load, bare) = (Latency::of(&self.loaded.latencies), Latency::of(&looped.latencies));
-        Some(Ratios { rate: ratio(self.loaded.rate(), looped.rate()), p50: ratio(load.p50, bare.p50) })
+        let loaded = &self.load.loaded;
+        let (load, bare) = (Latency::of(&loaded.latencies), Latency::of(&looped.latencies));
+        Some(Ratios { rate: ratio(loaded.rate(), looped.rate()), p50: ratio(load.p50, bare.p50), cpu: 0.0 })
+    }
+
+    fn compared_ratios(&self) -> Option<Ratios> {
+        let (one, other) = (&self.load.loaded, &self.compared.as_ref()?.loaded);
+        let p50 = |loaded: &Loaded| Latency::of(&loaded.latencies).p50;
+        let cpu = |loaded: &Loaded| loaded.cpu().0.unwrap_or(0.0) + loaded.cpu().1;
+        Some(Ratios {
+            rate: ratio(one.rate(), other.rate()),
+            p50: ratio(p50(one), p50(other)),
+            cpu: ratio(cpu(one), cpu(other)),
+        })
     }
 }
 
@@ -79,18 +121,19 @@ impl Report<'_> {
         let mut trouble = Vec::new();
         for round in self.rounds {
             // It grows as it must, so adding cannot fail.
-            let _ = latencies.add(&round.loaded.latencies);
-            trouble.extend(round.loaded.trouble.clone());
-            trouble.extend(round.checked.as_ref().and_then(|checked| checked.fault.clone()));
+            let _ = latencies.add(&round.load.loaded.latencies);
+            for slice in [Some(&round.load), round.compared.as_ref()].into_iter().flatten() {
+                trouble.extend(slice.trouble());
+            }
         }
-        let loaded = || self.rounds.iter().map(|round| &round.loaded);
+        let loaded = || self.rounds.iter().map(|round| &round.load.loaded);
         if self.load.interrupt.came() {
             trouble.push("interrupted before its time was over".to_owned());
         }
         Total {
             acked: loaded().map(|loaded| loaded.acked).sum(),
             failed: loaded().map(|loaded| loaded.failed).sum(),
-            verified: self.rounds.iter().map(|round| round.checked.as_ref().map(|checked| checked.verified)).sum(),
+            verified: self.rounds.iter().map(|round| round.load.checked.as_ref().map(|checked| checked.verified)).sum(),
             elapsed: loaded().map(|loaded| loaded.elapsed).sum(),
             latencies,
             trouble,
@@ -108,7 +151,7 @@ impl Report<'_> {
     pub(super) fn json(&self) -> Value {
         let total = self.total();
         let rate = per_second(total.acked, total.elapsed);
-        let first = self.rounds.first().map(|round| &round.loaded);
+        let first = self.rounds.first().map(|round| &round.load.loaded);
         let mut value = json!({
             "records_per_second": tenth(rate),
             "body_bytes_per_second": tenth(rate * self.load.size as f64),
@@ -118,6 +161,10 @@ impl Report<'_> {
             "appends": total.latencies.len(),
             "elapsed_seconds": total.elapsed.as_secs_f64(),
             "latency_us": Latency::of(&total.latencies),
+            "cpu_ns_per_record": {
+                "daemon": self.spread_of(|slice| slice.loaded.cpu().0),
+                "load": self.spread_of(|slice| Some(slice.loaded.cpu().1)),
+            },
             "trouble": total.trouble,
             "config": {
                 "connections": self.load.connections,
@@ -136,10 +183,43 @@ impl Report<'_> {
             })),
             "daemon_peak_rss_bytes": self.peak_memory,
         });
-        if let (Some(baseline), Some(object)) = (self.baseline_json(), value.as_object_mut()) {
-            object.insert("baseline".to_owned(), baseline);
+        for (name, beside) in [("baseline", self.baseline_json()), ("compare", self.compare_json())] {
+            if let (Some(beside), Some(object)) = (beside, value.as_object_mut()) {
+                object.insert(name.to_owned(), beside);
+            }
         }
         value
+    }
+
+    /// Median, least and greatest over the rounds; `None` where it was not measured.
+    fn spread_of(&self, of: impl Fn(&Slice) -> Option<f64>) -> Option<Spread> {
+        let all: Option<Vec<f64>> = self.rounds.iter().map(|round| of(&round.load).map(tenth)).collect();
+        all.map(Spread::of)
+    }
+
+    fn compare_json(&self) -> Option<Value> {
+        let ratios = self.compared_ratios()?;
+        let slice = |slice: &Slice| {
+            json!({
+                "records_per_second": tenth(slice.loaded.rate()),
+                "latency_us": Latency::of(&slice.loaded.latencies),
+                "cpu_ns_per_record": { "daemon": slice.loaded.cpu().0.map(tenth), "load": tenth(slice.loaded.cpu().1) },
+                "acked": slice.loaded.acked,
+                "verified": slice.checked.as_ref().map(|checked| checked.verified),
+            })
+        };
+        let round = |round: &Round| Some(json!([slice(&round.load), slice(round.compared.as_ref()?)]));
+        Some(json!({
+            "server": self.compared?.address.to_string(),
+            "rate_ratio": Spread::of(ratios.iter().map(|ratios| hundredth(ratios.rate))),
+            "p50_ratio": Spread::of(ratios.iter().map(|ratios| hundredth(ratios.p50))),
+            "cpu_ratio": Spread::of(ratios.iter().map(|ratios| hundredth(ratios.cpu))),
+            "rounds": self.rounds.iter().map(round).collect::<Option<Vec<_>>>()?,
+        }))
+    }
+
+    fn compared_ratios(&self) -> Option<Vec<Ratios>> {
+        self.rounds.iter().map(Round::compared_ratios).collect()
     }
 
     fn baseline_json(&self) -> Option<Value> {
@@ -148,8 +228,8 @@ impl Report<'_> {
             let looped = round.looped.as_ref()?;
             let ratios = round.ratios()?;
             Some(json!({
-                "records_per_second": tenth(round.loaded.rate()),
-                "latency_us": Latency::of(&round.loaded.latencies),
+                "records_per_second": tenth(round.load.loaded.rate()),
+                "latency_us": Latency::of(&round.load.loaded.latencies),
                 "loop_writes_per_second": tenth(looped.rate()),
                 "loop_latency_us": Latency::of(&looped.latencies),
                 "rate_ratio": hundredth(ratios.rate),
@@ -160,7 +240,7 @@ impl Report<'_> {
         Some(json!({
             "rate_ratio": Spread::of(ratios.iter().map(|ratios| hundredth(ratios.rate))),
             "p50_ratio": Spread::of(ratios.iter().map(|ratios| hundredth(ratios.p50))),
-            "records_per_second": Spread::of(self.rounds.iter().map(|round| tenth(round.loaded.rate()))),
+            "records_per_second": Spread::of(self.rounds.iter().map(|round| tenth(round.load.loaded.rate()))),
             "loop_writes_per_second": Spread::of(writes.map(|looped| tenth(looped.rate()))),
             "rounds": self.rounds.iter().map(round).collect::<Vec<_>>(),
         }))
@@ -209,6 +289,9 @@ impl Report<'_> {
         if let Some(ratios) = self.ratios() {
             text.push_str(&self.beside_the_loop(&ratios));
         }
+        if let (Some(ratios), Some(compared)) = (self.compared_ratios(), self.compared) {
+            text.push_str(&self.beside_another(&ratios, &compared.address));
+        }
         text
     }
 
@@ -217,7 +300,7 @@ impl Report<'_> {
         let (level, policy) = self
             .rounds
             .first()
-            .map_or(("none", "none"), |round| (round.loaded.level.name(), round.loaded.log.policy.name()));
+            .map_or(("none", "none"), |round| (round.load.loaded.level.name(), round.load.loaded.log.policy.name()));
         let grouped = if load.records > 1 { format!(", {} records an append", load.records) } else { String::new() };
         format!(
             "{} × {} in flight, {} B{grouped}, {level} under {policy}, {} at {}",
@@ -234,8 +317,8 @@ impl Report<'_> {
             let looped = round.looped.as_ref()?;
             Some(vec![
                 number.to_string(),
-                count(round.loaded.rate() as u64),
-                micros(Latency::of(&round.loaded.latencies).p50),
+                count(round.load.loaded.rate() as u64),
+                micros(Latency::of(&round.load.loaded.latencies).p50),
                 count(looped.rate() as u64),
                 micros(Latency::of(&looped.latencies).p50),
                 format!("{:.2}", ratios.rate),
@@ -255,6 +338,46 @@ impl Report<'_> {
             p50.median,
             p50.min,
             p50.max
+        )
+    }
+}
+
+impl Report<'_> {
+    fn beside_another(&self, ratios: &[Ratios], address: &Address) -> String {
+        let rows = self.rounds.iter().zip(ratios).zip(1..).filter_map(|((round, ratios), number)| {
+            let (one, other) = (&round.load.loaded, &round.compared.as_ref()?.loaded);
+            Some(vec![
+                number.to_string(),
+                count(one.rate() as u64),
+                micros(Latency::of(&one.latencies).p50),
+                count(other.rate() as u64),
+                micros(Latency::of(&other.latencies).p50),
+                format!("{:.2}", ratios.rate),
+                format!("{:.2}", ratios.p50),
+                format!("{:.2}", ratios.cpu),
+            ])
+        });
+        let rows: Vec<_> = rows.collect();
+        let heads = [
+            ">round",
+            ">records/s",
+            ">p50",
+            ">other records/s",
+            ">other p50",
+            ">rate ratio",
+            ">p50 ratio",
+            ">cpu ratio",
+        ];
+        let spread = |of: fn(&Ratios) -> f64| {
+            let Spread { median, min, max } = Spread::of(ratios.iter().map(of));
+            format!("{median:.2} ({min:.2} to {max:.2})")
+        };
+        format!(
+            "\n{}\nbeside {address}: rate × {}, p50 × {}, processor time a record × {}\n",
+            columns(&heads, &rows),
+            spread(|ratios| ratios.rate),
+            spread(|ratios| ratios.p50),
+            spread(|ratios| ratios.cpu),
         )
     }
 }

@@ -1,11 +1,12 @@
 //! A daemon of our own, in a folder that was not there before and is gone afterwards.
 //!
-//! Invariants: it reads no configuration of the host's and listens on Unix sockets only, so that no measurement ever
-//! touches a log that matters; it is asked to stop, waited for, and killed if it does not; its folder goes with it.
+//! Invariants: it reads no configuration of the host's and listens on Unix sockets and, where the load goes there, a free
+//! port of loopback, so that no measurement ever touches a log that matters; it is asked to stop, waited for, and killed if it does not; its folder goes with it.
 
 use std::env::consts::EXE_SUFFIX;
 use std::fs::File;
 use std::io;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -19,20 +20,33 @@ use clad_proto::frame::Intent;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use super::memory::Watch;
+use super::process::{Watch, processor_time};
 use super::wire::Wire;
+use crate::admin::listeners;
 use crate::clock;
+use crate::context::Context as Process;
+use crate::exit::Stop;
 
 /// Longest wait until it answers, and until it has ended.
 const DAEMON_TIMEOUT: Duration = Duration::from_secs(60);
 /// What `statfs` calls tmpfs.
 const TMPFS: rustix::fs::FsWord = 0x0102_1994;
 
+/// Way of the load to the daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Transport {
+    Unix,
+    Tcp,
+    Grpc,
+    Shm,
+}
+
 /// A daemon that runs.
 #[derive(Debug)]
 pub(super) struct Spawned {
     child: Child,
-    address: Address,
+    unix: Address,
+    admin: PathBuf,
     folder: TempDir,
     _sockets: TempDir,
     /// Its memory.
@@ -54,23 +68,25 @@ fn lacks_only_a_journal(folder: &Path) -> bool {
 
 impl Spawned {
     /// Starts one in a new folder below `parent`; `set` is handed through as `--set`.
-    pub(super) fn start(parent: &Path, set: &[String]) -> anyhow::Result<Self> {
+    pub(super) fn start(parent: &Path, transports: &[Transport], set: &[String]) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new().prefix("clad-bench-").tempdir_in(parent);
         let folder = folder.with_context(|| format!("a new folder in {}", parent.display()))?;
         // The path of a socket is short by nature, that of the parent need not be.
         let sockets = tempfile::Builder::new().prefix("clad-bench-").tempdir().context("a folder for sockets")?;
         let socket = sockets.path().join("clad.sock");
+        let admin = sockets.path().join("admin.sock");
         let config = folder.path().join("clad.toml");
         std::fs::write(&config, "").context("an empty configuration")?;
         let binary = binary()?;
         let mut command = Command::new(&binary);
         command.arg("run").arg("--config").arg(&config);
+        let port = |wanted| if transports.contains(&wanted) { "127.0.0.1:0" } else { "" };
         for (key, value) in [
             ("journal.dir", folder.path().join("log").as_os_str()),
             ("ingest.unix.path", socket.as_os_str()),
-            ("admin.path", sockets.path().join("admin.sock").as_os_str()),
-            ("ingest.tcp.listen", "".as_ref()),
-            ("ingest.grpc.listen", "".as_ref()),
+            ("admin.path", admin.as_os_str()),
+            ("ingest.tcp.listen", port(Transport::Tcp).as_ref()),
+            ("ingest.grpc.listen", port(Transport::Grpc).as_ref()),
             ("metrics.listen", "".as_ref()),
         ] {
             let mut setting = std::ffi::OsString::from(format!("{key}="));
@@ -98,17 +114,34 @@ impl Spawned {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
         let child = command.spawn().with_context(|| format!("cannot start {}", binary.display()))?;
         let memory = Watch::start(child.id());
-        let mut spawned = Self { child, address: Address::unix(socket), folder, _sockets: sockets, memory };
+        let unix = Address::unix(socket);
+        let mut spawned = Self { child, unix, admin, folder, _sockets: sockets, memory };
         spawned.wait_until_it_answers()?;
         Ok(spawned)
     }
 
-    /// Where it listens; for rings, where it gives them out.
-    pub(super) fn address(&self, rings: bool) -> Address {
-        match &self.address {
-            Address::Unix(path) if rings => Address::shm(path),
-            address => address.clone(),
-        }
+    /// Address of its Unix socket.
+    pub(super) fn unix(&self) -> &Address {
+        &self.unix
+    }
+
+    /// Address of the load by this transport, one of those that it was started with.
+    pub(super) fn address(&self, context: &Process, transport: Transport) -> Result<Address, Stop> {
+        let scheme = match (&self.unix, transport) {
+            (Address::Unix(path), Transport::Shm) => return Ok(Address::shm(path)),
+            (unix, Transport::Unix | Transport::Shm) => return Ok(unix.clone()),
+            (_, Transport::Tcp) => "tcp",
+            (_, Transport::Grpc) => "grpc",
+        };
+        // The port is one that the kernel chose.
+        let listeners = context.block_on(listeners(&self.admin))?;
+        let listener = listeners.get(scheme).with_context(|| format!("the daemon has no listener {scheme}"))?;
+        Ok(format!("{scheme}://{listener}").parse().map_err(anyhow::Error::new)?)
+    }
+
+    /// Processor time that it has used.
+    pub(super) fn processor_time(&self) -> Option<Duration> {
+        processor_time(self.child.id())
     }
 
     /// A folder on the same file system as its log.
@@ -122,7 +155,10 @@ impl Spawned {
             if let Some(status) = self.child.try_wait()? {
                 bail!("the daemon ended at once ({status}); it said:\n{}", self.said());
             }
-            match Wire::connect(&self.address, Intent { append: false, read: false }) {
+            let answers = Wire::connect(&self.unix, Intent { append: false, read: false });
+            // The admin socket comes after that one.
+            let answers = answers.and_then(|_| Ok(UnixStream::connect(&self.admin)?));
+            match answers {
                 Ok(_) => return Ok(()),
                 Err(error) if clock::now() > deadline => {
                     return Err(error.context(format!("the daemon does not answer; it said:\n{}", self.said())));

@@ -104,7 +104,7 @@ fn json() {
 /// Programs are written from the table in the manual: it names what we write, and nothing else.
 #[test]
 fn json_has_the_fields_that_the_manual_names() {
-    let manual = include_str!("../../../docs/OPERATIONS.md");
+    let manual = include_str!("../../../docs/REFERENCE.md");
     let table = manual.split("<!-- record fields -->").nth(1).expect("the table");
     let table = table.split("<!-- end of record fields -->").next().expect("its end");
     let rows = table.lines().filter_map(|line| line.strip_prefix("| `")?.split(" |").next());

@@ -21,9 +21,9 @@ use super::{
 use crate::{
     AppendError, ConnectError,
     clock::now,
-    connection::{Answer, Connection, Framed},
     ring::{Asked, Posted, RingHandle, ask},
     session::{Append, Out},
+    transport::{Answer, Connection, Framed},
 };
 
 /// Interval between two looks for room in the ring.

@@ -16,8 +16,8 @@ use crate::{
     Address, AppendError, ConnectError,
     backoff::{Backoff, random},
     clock::now,
-    connection::{Answer, Connection, Framed},
     session::{Out, Outcome, Session},
+    transport::{Answer, Connection, Framed},
 };
 use clad_proto::frame::Welcome;
 use std::{ops::ControlFlow, sync::Arc, time::Duration};

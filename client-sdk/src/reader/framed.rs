@@ -5,7 +5,7 @@ use super::{
     event::{Chunk, Event, Gap},
     source::{Next, Opened, Source, of_connect, refused},
 };
-use crate::{Address, ConnectError, ReadError, clock::now, connection::Framed};
+use crate::{Address, ConnectError, ReadError, clock::now, transport::Framed};
 use clad_proto::{
     Cursor, ErrorCode, ErrorInfo, LogId, PayloadView, ProducerId,
     frame::{Frame, Hello, Intent, Read, ReadFrom, Records},

@@ -10,8 +10,8 @@ use super::{
 };
 use crate::{
     Address, ConnectError, ReadError,
-    address::HostPort,
-    connection::{channel, of_status},
+    transport::address::HostPort,
+    transport::{channel, of_status},
 };
 use clad_proto::{
     Cursor, LogId, ProducerId,

@@ -8,7 +8,7 @@ use clad_proto::{
 };
 use clad_shm::{Producer, clock};
 
-use crate::{ConnectError, connection::Framed};
+use crate::{ConnectError, transport::Framed};
 
 /// The one RING of a connection, or the second where the first named a ring that is gone.
 const REQUEST: u32 = 1;

@@ -21,6 +21,8 @@ pub const LOCAL_DIR: &str = "./clad-data";
 pub const INGEST_SOCKET: &str = "clad.sock";
 /// Name of the socket that takes orders.
 pub const ADMIN_SOCKET: &str = "admin.sock";
+/// Listeners that an instance would share with the host's log: off unless set.
+pub(super) const NETWORK_KEYS: [&str; 3] = ["ingest.tcp.listen", "ingest.grpc.listen", "metrics.listen"];
 
 impl Default for Config {
     fn default() -> Self {
@@ -106,14 +108,6 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Turns the listeners off that an instance would share with the host's log; returns their keys.
-    pub(super) fn no_network(&mut self) -> [&'static str; 3] {
-        self.ingest.tcp.listen = None;
-        self.ingest.grpc.listen = None;
-        self.metrics.listen = None;
-        ["ingest.tcp.listen", "ingest.grpc.listen", "metrics.listen"]
-    }
-
     /// Fills in what depends on the surroundings, for the keys that nobody set, and says where each came from: the data
     /// folder from `state`, the sockets from `runtime`, else from the data folder.
     pub(super) fn settle(

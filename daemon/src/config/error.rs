@@ -7,8 +7,7 @@ use std::fmt;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
-use super::source::Source;
-use super::value::BadValue;
+use super::origin::Origin;
 
 /// One thing that is wrong.
 #[derive(Debug, thiserror::Error)]
@@ -21,73 +20,16 @@ pub enum ConfigError {
         /// Reason.
         source: std::io::Error,
     },
-    /// A file is not TOML.
-    #[error("{at}: not valid TOML: {message}")]
-    Syntax {
-        /// Place where the reader stopped.
-        at: Source,
-        /// Token or form that the reader expected.
-        message: String,
-    },
-    /// There is no such key.
-    #[error("{at}: unknown key `{key}`; nearest valid key: `{nearest}`")]
-    UnknownKey {
+    /// The layers could not be merged.
+    #[error(transparent)]
+    Merge(#[from] config::ConfigError),
+    /// Something that stands somewhere is wrong.
+    #[error("{at}: {problem}")]
+    At {
         /// Place where it stands.
-        at: Source,
-        /// The key as it stands there.
-        key: String,
-        /// The most similar key; for a variable, the variable of that key.
-        nearest: String,
-    },
-    /// There is no such key in this version.
-    #[error("{at}: unknown key `{key}`: it is not in this version of clad; remove it")]
-    Reserved {
-        /// Place where it stands.
-        at: Source,
-        /// The key as it stands there.
-        key: String,
-    },
-    /// A section was given a value.
-    #[error("{at}: `{key}` is a section, not a key; nearest valid key: `{nearest}`")]
-    IsSection {
-        /// Place where it stands.
-        at: Source,
-        /// The section.
-        key: String,
-        /// The most similar key.
-        nearest: String,
-    },
-    /// A value is of the wrong kind.
-    #[error("{at}: `{key}`: {problem}")]
-    Value {
-        /// Place where it stands.
-        at: Source,
-        /// The key.
-        key: &'static str,
-        /// Problem of the value.
-        problem: BadValue,
-    },
-    /// A value is readable but cannot work, alone or beside another.
-    #[error("{at}: `{key}`: {reason}")]
-    Impossible {
-        /// Place of the value that was set.
-        at: Source,
-        /// The key.
-        key: &'static str,
-        /// Reason why it cannot work, and what could.
-        reason: String,
-    },
-    /// A `--set` that is no assignment.
-    #[error("flag --set {text}: expected section.key=value")]
-    Flag {
-        /// Text that was given.
-        text: String,
-    },
-    /// A variable whose value is no text.
-    #[error("environment variable {name}: its value is not valid UTF-8")]
-    NotText {
-        /// The variable.
-        name: String,
+        at: Origin,
+        /// The key, what is wrong with it or its value, and what would be right.
+        problem: String,
     },
 }
 

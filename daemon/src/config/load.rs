@@ -6,11 +6,13 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use super::error::{ConfigError, ConfigErrors};
-use super::layers::{Assignment, Layers, Missing};
-use super::nearest::nearest;
-use super::schema::{self, KEYS};
-use super::source::{Provenance, Source};
+use config::{Value, ValueKind};
+
+use super::defaults::NETWORK_KEYS;
+use super::error::ConfigErrors;
+use super::layers::Layers;
+use super::origin::{Origin, Provenance};
+use super::schema::KEYS;
 use super::types::Config;
 use super::validate::validate;
 
@@ -95,40 +97,36 @@ impl Config {
     /// Everything that is wrong with any layer or with the outcome.
     pub fn load(args: &LoadArgs) -> Result<Loaded, ConfigErrors> {
         let mut layers = Layers::default();
+        if args.instance.is_some() {
+            layers.turned_off(&NETWORK_KEYS, "--instance");
+        }
         match (&args.config, &args.instance) {
-            (Some(file), _) => layers.file(file, Missing::IsAnError),
-            (None, Some(name)) => layers.file(&args.base.join(format!("{name}.toml")), Missing::IsAnError),
+            (Some(file), _) => layers.file(file),
+            (None, Some(name)) => layers.file(&args.base.join(format!("{name}.toml"))),
             (None, None) => layers.folder(&args.base),
         }
         layers.environment(&args.env);
         layers.flags(&args.sets);
+        let merged = layers.merge();
+        let mut errors = layers.errors;
 
         let mut config = Self::default();
         let mut provenance = Provenance::default();
-        if args.instance.is_some() {
-            for key in config.no_network() {
-                provenance.record(key, Source::Derived("--instance"));
-            }
-        }
-        let mut errors = layers.errors;
         // Keys whose value was refused hold their default; judging them beside others would mislead.
         let mut refused = Vec::new();
-        for assignment in layers.assignments {
-            match assign(&mut config, assignment) {
-                Ok((key, source)) => provenance.record(key, source),
-                Err(error) => {
-                    if let ConfigError::Value { key, .. } = &error {
-                        refused.push(*key);
-                    }
-                    errors.push(error);
-                }
+        let merged = merged.map_err(|error| errors.push(error.into())).unwrap_or_default();
+        for (key, value) in KEYS.iter().filter_map(|key| Some((key, value_at(&merged, key.name)?))) {
+            match (key.put)(&mut config, value) {
+                Ok(()) => provenance.record(key.name, value.into()),
+                // The layer has reported it.
+                Err(_) => refused.push(key.name),
             }
         }
         let state = args.place("$STATE_DIRECTORY", "/var/lib");
         let runtime = args.place("$RUNTIME_DIRECTORY", "/run");
-        let derived = config.settle(state, runtime, |key| provenance.is_set(key));
+        let derived = config.settle(state, runtime, |key| provenance.has(key));
         for (key, from) in derived {
-            provenance.record(key, Source::Derived(from));
+            provenance.record(key, Origin::derived(from));
         }
         errors.extend(validate(&config, &provenance, &refused));
 
@@ -141,32 +139,12 @@ impl Config {
     }
 }
 
-/// Puts one assignment in its place.
-fn assign(config: &mut Config, given: Assignment) -> Result<(&'static str, Source), ConfigError> {
-    let Some(key) = schema::find(&given.name) else {
-        return Err(unknown(given.name, given.source));
-    };
-    match (key.put)(config, &given.value) {
-        Ok(()) => Ok((key.name, given.source)),
-        Err(problem) => Err(ConfigError::Value { at: given.source, key: key.name, problem }),
-    }
-}
-
-fn unknown(key: String, at: Source) -> ConfigError {
-    let names: Vec<&str> = KEYS.iter().map(|key| key.name).collect();
-    let name = nearest(&key, &names);
-    // The answer is in the terms of the question: a variable for a variable.
-    let nearest = match (&at, schema::find(name)) {
-        (Source::Variable(_), Some(known)) => known.variable(),
-        _ => name.to_owned(),
-    };
-    if schema::is_section(&key) {
-        ConfigError::IsSection { at, key, nearest }
-    } else if schema::is_reserved(&key) {
-        ConfigError::Reserved { at, key }
-    } else {
-        ConfigError::UnknownKey { at, key, nearest }
-    }
+/// The value at a dotted name.
+fn value_at<'a>(root: &'a Value, name: &str) -> Option<&'a Value> {
+    name.split('.').try_fold(root, |value, part| match &value.kind {
+        ValueKind::Table(table) => table.get(part),
+        _ => None,
+    })
 }
 
 fn stray_warning(strays: &[String]) -> Option<String> {

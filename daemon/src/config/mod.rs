@@ -8,22 +8,22 @@
 //! is `schema.rs` and nothing else.
 //!
 //! The files: `types` has what the daemon uses; `defaults` the defaults with their reasons; `schema` the keys; `units`
-//! and `value` read and show single values; `layers` reads files, environment and flags; `load` puts them together;
-//! `rules` has the rules for the outcome; `validate` judges it; `show` and `reload` use it.
+//! and `value` read and show single values; `layers` reads and checks files, environment and flags; `load` reads the
+//! merged values; `rules` has the rules for the outcome; `validate` judges it; `show` and `reload` use it.
 //!
-//! The `config` crate was not used: it neither keeps the line of each value nor reports more than the first error, and
-//! both are needed here.
+//! The crate `config` merges the layers, and keeps the origin of each value. It reports only the first error, keeps no
+//! line of a file, and lets a table replace a value; so each layer is checked before the merge, in `layers`.
 
 mod defaults;
 mod error;
 mod layers;
 mod load;
 mod nearest;
+mod origin;
 mod reload;
 mod rules;
 mod schema;
 mod show;
-mod source;
 mod types;
 mod units;
 mod validate;
@@ -35,15 +35,14 @@ mod tests;
 pub use defaults::{ADMIN_SOCKET, INGEST_SOCKET, LOCAL_DIR};
 pub use error::{ConfigError, ConfigErrors};
 pub use load::{CONFIG_FOLDER, LoadArgs, Loaded};
+pub use origin::{Origin, Provenance};
 pub use reload::{Change, ReloadRefused, reload_diff};
 pub use rules::{
     MAX_GROUP_DELAY, MAX_IN_FLIGHT, MAX_RINGS, MAX_SEGMENT_BYTES, MAX_SOCKET_PATH, MAX_SPIN, MIN_RETAINED_SEGMENTS,
     RING_BYTES, SEGMENT_BYTES_STEP, SEGMENT_OVERHEAD_BYTES, SIZE_LIMIT_BYTES_MIN,
 };
-pub use source::{Provenance, Source};
 pub use types::{
     Access, Admin, Config, Daemon, Durability, FireAndForget, GroupCommit, Ingest, IoEngine, Journal, Limits, Listener,
     Log, LogFormat, LogLevel, Metrics, Retention, Rotation, SharedMemory, UnixSocket,
 };
 pub(crate) use units::{show_duration, show_size};
-pub use value::BadValue;

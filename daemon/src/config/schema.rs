@@ -4,8 +4,10 @@
 //! example file and the manual's table are all made from it, so none of them can miss a key. A name that
 //! does not work yet is in [`RESERVED`], which only makes the refusal say more.
 
+use config::Value;
+
 use super::types::Config;
-use super::value::{BadValue, Raw, Setting, Shown};
+use super::value::{Setting, Shown};
 
 /// One key.
 #[derive(Clone, Copy)]
@@ -17,7 +19,7 @@ pub(super) struct Key {
     /// One line for the operator.
     pub(super) about: &'static str,
     /// Reads a value into its field.
-    pub(super) put: fn(&mut Config, &Raw) -> Result<(), BadValue>,
+    pub(super) put: fn(&mut Config, &Value) -> Result<(), String>,
     /// Shows the field.
     pub(super) get: fn(&Config) -> Shown,
 }
@@ -46,8 +48,8 @@ macro_rules! key {
             name: concat!(stringify!($first) $(, ".", stringify!($rest))+),
             live: $live,
             about: $about,
-            put: |config, raw| {
-                config.$first $(.$rest)+ = Setting::read(raw)?;
+            put: |config, value| {
+                config.$first $(.$rest)+ = Setting::read(value)?;
                 Ok(())
             },
             get: |config| config.$first $(.$rest)+.show(),

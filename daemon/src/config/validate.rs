@@ -4,8 +4,8 @@
 //! line to change is the line that is named.
 
 use super::error::ConfigError;
+use super::origin::Provenance;
 use super::rules::rules;
-use super::source::{Provenance, Source};
 use super::types::Config;
 
 /// Checks everything; `refused` keys are left out, for they hold no value of the operator's.
@@ -19,10 +19,9 @@ pub(super) fn validate(config: &Config, provenance: &Provenance, refused: &[&str
         let Some(reason) = (rule.broken)(config) else { continue };
         let at = involved()
             .map(|key| provenance.of(key))
-            .find(|source| !matches!(source, Source::Default | Source::Derived(_)))
-            .unwrap_or(provenance.of(rule.key))
-            .clone();
-        errors.push(ConfigError::Impossible { at, key: rule.key, reason });
+            .find(|origin| origin.kind() != "default")
+            .unwrap_or_else(|| provenance.of(rule.key));
+        errors.push(ConfigError::At { at, problem: format!("`{}`: {reason}", rule.key) });
     }
     errors
 }

@@ -7,76 +7,40 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use config::{Value, ValueKind};
 use serde_json::json;
 
 use super::nearest::nearest;
+use super::origin::Origin;
 use super::types::{Durability, IoEngine, LogFormat, LogLevel};
 use super::units::{parse_duration, parse_size, show_duration, show_size};
 
-/// A value before its type is known.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Raw {
-    /// From a variable or a flag: its type is the key's to say.
-    Word(String),
-    /// A TOML string.
-    Text(String),
-    /// A TOML integer.
-    Integer(i64),
-    /// A TOML boolean.
-    Bool(bool),
-    /// Any other TOML value, by the name of its type.
-    Other(&'static str),
-}
-
-impl Raw {
-    /// The text, where it is one.
-    fn text(&self) -> Option<&str> {
-        match self {
-            Self::Word(text) | Self::Text(text) => Some(text),
-            _ => None,
-        }
-    }
-
-    /// As an error names it.
-    fn describe(&self) -> String {
-        match self {
-            Self::Word(text) | Self::Text(text) => format!("{text:?}"),
-            Self::Integer(number) => number.to_string(),
-            Self::Bool(value) => value.to_string(),
-            Self::Other(kind) => format!("a TOML {kind}"),
-        }
+/// The text, where it is one.
+fn text(value: &Value) -> Option<&str> {
+    match &value.kind {
+        ValueKind::String(text) => Some(text),
+        _ => None,
     }
 }
 
-/// Reason why a value was refused.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadValue {
-    /// It is of the wrong kind, or not readable as its kind.
-    #[error("expected {expected}, found {found}")]
-    Expected {
-        /// Value that would be right.
-        expected: &'static str,
-        /// Value that stands there.
-        found: String,
-    },
-    /// It is none of the words that the key takes.
-    #[error("expected one of {words}, found {found}; nearest: {nearest:?}")]
-    Word {
-        /// The words that are right.
-        words: String,
-        /// Value that stands there.
-        found: String,
-        /// The most similar right one.
-        nearest: &'static str,
-    },
-    /// It is a known word that this version does not offer.
-    #[error("{word:?} is not in this version of clad; use one of {words}")]
-    NotInThisVersion {
-        /// Word that stands there.
-        word: &'static str,
-        /// The words that work.
-        words: String,
-    },
+/// The text of a variable or a flag: its type is the key's to say.
+fn word(value: &Value) -> Option<&str> {
+    text(value).filter(|_| Origin::from(value).kind() != "file")
+}
+
+/// A refusal of the value.
+fn expected(expected: &str, value: &Value) -> String {
+    let found = match &value.kind {
+        ValueKind::String(text) => format!("{text:?}"),
+        ValueKind::I64(_) | ValueKind::Boolean(_) => value.kind.to_string(),
+        ValueKind::Float(_) => "a TOML float".to_owned(),
+        ValueKind::Table(_) => "a TOML table".to_owned(),
+        ValueKind::Array(_) => "a TOML array".to_owned(),
+        // The one type of TOML that the crate does not have.
+        ValueKind::Nil => "a TOML datetime".to_owned(),
+        _ => "a TOML integer beyond 64 bits".to_owned(),
+    };
+    format!("expected {expected}, found {found}")
 }
 
 /// A value in the two forms in which `clad config` prints it.
@@ -103,25 +67,20 @@ impl Shown {
 
 /// A type that a key may have.
 pub(super) trait Setting: Sized {
-    /// Reads it.
-    fn read(raw: &Raw) -> Result<Self, BadValue>;
+    /// Reads it, or says what would be right.
+    fn read(value: &Value) -> Result<Self, String>;
     /// Shows it.
     fn show(&self) -> Shown;
 }
 
-fn expected<T>(expected: &'static str, raw: &Raw) -> Result<T, BadValue> {
-    let found = raw.describe();
-    Err(BadValue::Expected { expected, found })
-}
-
 /// A size in bytes.
 impl Setting for u64 {
-    fn read(raw: &Raw) -> Result<Self, BadValue> {
-        let bytes = match raw {
-            Raw::Integer(number) => Self::try_from(*number).ok(),
-            _ => raw.text().and_then(parse_size),
+    fn read(value: &Value) -> Result<Self, String> {
+        let bytes = match value.kind {
+            ValueKind::I64(number) => Self::try_from(number).ok(),
+            _ => text(value).and_then(parse_size),
         };
-        bytes.map_or_else(|| expected("a size such as \"64MiB\" or a number of bytes", raw), Ok)
+        bytes.ok_or_else(|| expected("a size such as \"64MiB\" or a number of bytes", value))
     }
 
     fn show(&self) -> Shown {
@@ -134,13 +93,12 @@ impl Setting for u64 {
 
 /// A count.
 impl Setting for u32 {
-    fn read(raw: &Raw) -> Result<Self, BadValue> {
-        let count = match raw {
-            Raw::Integer(number) => Self::try_from(*number).ok(),
-            Raw::Word(word) => word.trim().parse().ok(),
-            _ => None,
+    fn read(value: &Value) -> Result<Self, String> {
+        let count = match value.kind {
+            ValueKind::I64(number) => Self::try_from(number).ok(),
+            _ => word(value).and_then(|word| word.trim().parse().ok()),
         };
-        count.map_or_else(|| expected("a number up to 4294967295", raw), Ok)
+        count.ok_or_else(|| expected("a number up to 4294967295", value))
     }
 
     fn show(&self) -> Shown {
@@ -149,12 +107,12 @@ impl Setting for u32 {
 }
 
 impl Setting for Duration {
-    fn read(raw: &Raw) -> Result<Self, BadValue> {
-        let duration = match raw {
-            Raw::Integer(0) => Some(Self::ZERO),
-            _ => raw.text().and_then(parse_duration),
+    fn read(value: &Value) -> Result<Self, String> {
+        let duration = match value.kind {
+            ValueKind::I64(0) => Some(Self::ZERO),
+            _ => text(value).and_then(parse_duration),
         };
-        duration.map_or_else(|| expected("a duration with its unit, such as \"10ms\" or \"1h30m\"", raw), Ok)
+        duration.ok_or_else(|| expected("a duration with its unit, such as \"10ms\" or \"1h30m\"", value))
     }
 
     fn show(&self) -> Shown {
@@ -166,13 +124,12 @@ impl Setting for Duration {
 }
 
 impl Setting for bool {
-    fn read(raw: &Raw) -> Result<Self, BadValue> {
-        match raw {
-            Raw::Bool(value) => Ok(*value),
-            Raw::Word(word) if word == "true" => Ok(true),
-            Raw::Word(word) if word == "false" => Ok(false),
-            _ => expected("true or false", raw),
-        }
+    fn read(value: &Value) -> Result<Self, String> {
+        let is_true = match value.kind {
+            ValueKind::Boolean(is_true) => Some(is_true),
+            _ => word(value).and_then(|word| word.parse().ok()),
+        };
+        is_true.ok_or_else(|| expected("true or false", value))
     }
 
     fn show(&self) -> Shown {
@@ -181,8 +138,8 @@ impl Setting for bool {
 }
 
 impl Setting for String {
-    fn read(raw: &Raw) -> Result<Self, BadValue> {
-        raw.text().map_or_else(|| expected("a text", raw), |text| Ok(text.to_owned()))
+    fn read(value: &Value) -> Result<Self, String> {
+        text(value).map(str::to_owned).ok_or_else(|| expected("a text", value))
     }
 
     fn show(&self) -> Shown {
@@ -192,11 +149,9 @@ impl Setting for String {
 
 /// A path that must be there.
 impl Setting for PathBuf {
-    fn read(raw: &Raw) -> Result<Self, BadValue> {
-        match raw.text() {
-            Some(text) if !text.is_empty() && !text.contains('\0') => Ok(Self::from(text)),
-            _ => expected("a path", raw),
-        }
+    fn read(value: &Value) -> Result<Self, String> {
+        let path = text(value).filter(|text| !text.is_empty() && !text.contains('\0'));
+        path.map(Self::from).ok_or_else(|| expected("a path", value))
     }
 
     fn show(&self) -> Shown {
@@ -206,10 +161,10 @@ impl Setting for PathBuf {
 
 /// A path that turns its listener off when it is empty.
 impl Setting for Option<PathBuf> {
-    fn read(raw: &Raw) -> Result<Self, BadValue> {
-        match raw.text() {
+    fn read(value: &Value) -> Result<Self, String> {
+        match text(value) {
             Some("") => Ok(None),
-            _ => PathBuf::read(raw).map(Some).or_else(|_| expected("a path, or \"\" to turn it off", raw)),
+            _ => PathBuf::read(value).map(Some).map_err(|_| expected("a path, or \"\" to turn it off", value)),
         }
     }
 
@@ -221,19 +176,12 @@ impl Setting for Option<PathBuf> {
 /// An address that turns its listener off when it is empty. Names are not resolved: what a name stands
 /// for can change behind the operator's back, and loopback must be provable.
 impl Setting for Option<SocketAddr> {
-    fn read(raw: &Raw) -> Result<Self, BadValue> {
-        let address = match raw.text() {
-            Some("") => Some(None),
-            Some(text) => text.parse().ok().map(Some),
-            None => None,
-        };
-        address.map_or_else(
-            || {
-                let right = "an IP address and port such as \"127.0.0.1:7440\", or \"\" to turn it off";
-                expected(right, raw)
-            },
-            Ok,
-        )
+    fn read(value: &Value) -> Result<Self, String> {
+        const ADDRESS: &str = "an IP address and port such as \"127.0.0.1:7440\", or \"\" to turn it off";
+        match text(value) {
+            Some("") => Ok(None),
+            text => text.and_then(|text| text.parse().ok()).map(Some).ok_or_else(|| expected(ADDRESS, value)),
+        }
     }
 
     fn show(&self) -> Shown {
@@ -242,25 +190,16 @@ impl Setting for Option<SocketAddr> {
     }
 }
 
-/// Makes a closed set of words a setting; the words behind `later` are known and refused.
+/// Makes a closed set of words a setting.
 macro_rules! word_setting {
-    ($name:ident, later = [$($later:literal),*]) => {
+    ($name:ident) => {
         impl Setting for $name {
-            fn read(raw: &Raw) -> Result<Self, BadValue> {
-                const LATER: &[&str] = &[$($later),*];
-                let words: Vec<&'static str> = Self::ALL.iter().map(|one| one.as_str()).collect();
-                let listed = words.join(", ");
-                let text = raw.text().unwrap_or_default();
-                if let Some(found) = Self::ALL.iter().find(|one| one.as_str() == text) {
-                    return Ok(*found);
-                }
-                if let Some(word) = LATER.iter().copied().find(|later| *later == text) {
-                    return Err(BadValue::NotInThisVersion { word, words: listed });
-                }
-                Err(BadValue::Word {
-                    nearest: nearest(text, &words),
-                    words: listed,
-                    found: raw.describe(),
+            fn read(value: &Value) -> Result<Self, String> {
+                let text = text(value).unwrap_or_default();
+                Self::ALL.iter().copied().find(|one| one.as_str() == text).ok_or_else(|| {
+                    let words: Vec<&'static str> = Self::ALL.iter().map(|one| one.as_str()).collect();
+                    let refused = expected(&format!("one of {}", words.join(", ")), value);
+                    format!("{refused}; nearest: {:?}", nearest(text, &words))
                 })
             }
 
@@ -271,7 +210,7 @@ macro_rules! word_setting {
     };
 }
 
-word_setting!(Durability, later = []);
-word_setting!(IoEngine, later = []);
-word_setting!(LogLevel, later = []);
-word_setting!(LogFormat, later = []);
+word_setting!(Durability);
+word_setting!(IoEngine);
+word_setting!(LogLevel);
+word_setting!(LogFormat);

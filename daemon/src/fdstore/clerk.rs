@@ -16,8 +16,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::holder::Holder;
 use super::store::Store;
 use super::{Note, StoredRing};
-use crate::health::Health;
-use crate::metrics;
+use crate::ops::health::Health;
+use crate::ops::metrics;
 
 /// Between two attempts to have the rings kept again: at first, and at most.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));

@@ -38,7 +38,8 @@ use rustix::net::{
 };
 
 use super::{Note, RING_FDS, StoredRing};
-use crate::{fds, metrics};
+use crate::fds;
+use crate::ops::metrics;
 
 /// How long it stays with no ring and no daemon.
 pub(crate) const IDLE: Duration = Duration::from_secs(10);

@@ -38,7 +38,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
 use crate::defect::ends_clad;
-use crate::health::Health;
+use crate::ops::health::Health;
 pub(crate) use holding::hold;
 pub(crate) use note::{Layout, Note};
 #[cfg(test)]

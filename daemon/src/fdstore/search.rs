@@ -24,7 +24,7 @@ use super::places::{self, Link};
 use super::store::{InheritedFds, Store};
 use super::{FdStore, StoredRing, is_want};
 use crate::config::MAX_SOCKET_PATH;
-use crate::health::Health;
+use crate::ops::health::Health;
 
 /// Between two looks, where one failed at once.
 const PAUSE: Duration = Duration::from_millis(500);

@@ -30,7 +30,8 @@ use clad_proto::frame::RingId;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::{Note, RING_FDS, StoredRing, has_hung_up, is_want};
-use crate::{fds, systemd};
+use crate::fds;
+use crate::life::systemd;
 
 const FD_NAME_PREFIX: &str = "clad-ring-";
 const WITNESS_FD_NAME: &str = "clad-ring-witness";

@@ -17,7 +17,7 @@ use super::Owner;
 use super::peer::Peer;
 use super::quota::{Quota, QuotaGuard, QuotaHandle};
 use super::reactor;
-use crate::metrics::{self, Dropped, Rejected, Share};
+use crate::ops::metrics::{self, Dropped, Rejected, Share};
 
 /// Time that an append may wait for room, in its connection's share and then in the budget. Then it is refused as busy.
 pub(crate) const ADMISSION_TIMEOUT: Duration = Duration::from_secs(5);

@@ -13,7 +13,7 @@ use clad_proto::{ErrorCode, ErrorInfo};
 
 use super::quota::{Owner, QuotaUsage};
 use super::slots::{Slot, SlotState, Slots};
-use crate::metrics::{self, Label};
+use crate::ops::metrics::{self, Label};
 
 /// Connections that have released their slot and are not gone yet. They are among the daemon's own descriptors.
 pub(crate) const LEAVING_CONNECTIONS_MAX: usize = 32;

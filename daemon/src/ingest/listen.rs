@@ -29,7 +29,7 @@ use super::quota::Owner;
 use super::reactor::{Reactor, Socket};
 use super::sock_diag;
 use crate::access::Access;
-use crate::metrics;
+use crate::ops::metrics;
 
 /// Connections of a Unix socket that wait to be accepted; at most `net.core.somaxconn` in any case. As in systemd.
 const BACKLOG: i32 = 4096;

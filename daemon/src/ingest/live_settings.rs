@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use super::admission::Admission;
 use super::framed::Service;
 use crate::config::Limits;
-use crate::setup::clamp;
+use crate::life::setup::clamp;
 
 /// Bytes that buffers of connections may take beyond their own: as much for input as for answers.
 pub(crate) fn buffers(limits: &Limits) -> usize {

@@ -8,10 +8,11 @@
 //! Whatever is dropped without an answer (level `none`) is counted.
 
 mod admission;
-mod burst;
+mod batch;
 mod connection_slots;
 mod flush;
 mod framed;
+pub(crate) mod grpc;
 mod listen;
 mod live_settings;
 mod peer;
@@ -19,11 +20,12 @@ pub(crate) mod quota;
 #[cfg(test)]
 mod quota_tests;
 mod reactor;
+pub(crate) mod rings;
 mod session;
 pub(crate) mod slots;
 pub(crate) mod sock_diag;
 
-use crate::metrics;
+use crate::ops::metrics;
 
 pub(crate) use admission::{ADMISSION_TIMEOUT, Admission, Admitted, Arrival, Producer, count_refusal, random, refusal};
 pub(crate) use connection_slots::{

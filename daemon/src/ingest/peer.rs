@@ -85,12 +85,12 @@ impl Peer {
     }
 
     /// The metric label of the transport.
-    pub(crate) fn label(&self) -> crate::metrics::Transport {
+    pub(crate) fn label(&self) -> crate::ops::metrics::Transport {
         match self.transport {
-            Transport::Unix => crate::metrics::Transport::Unix,
-            Transport::Grpc => crate::metrics::Transport::Grpc,
-            Transport::Shm => crate::metrics::Transport::Shm,
-            _ => crate::metrics::Transport::Tcp,
+            Transport::Unix => crate::ops::metrics::Transport::Unix,
+            Transport::Grpc => crate::ops::metrics::Transport::Grpc,
+            Transport::Shm => crate::ops::metrics::Transport::Shm,
+            _ => crate::ops::metrics::Transport::Tcp,
         }
     }
 }

@@ -21,7 +21,7 @@ use clad_proto::{AckLevel, ErrorCode, ErrorInfo, LogId};
 
 use crate::ingest::quota::{Owner, Quota, QuotaUsage};
 use crate::ingest::slots::Slots;
-use crate::metrics;
+use crate::ops::metrics;
 use stream::ReadSlots;
 
 pub(crate) use cursor::is_there;

@@ -278,7 +278,7 @@ impl ReadStream {
                 Err(ReadError::Gap { from, to, damaged }) => {
                     let reason = if damaged { GapReason::Damage } else { GapReason::Retention };
                     if damaged {
-                        crate::metrics::damaged(from, to);
+                        crate::ops::metrics::damaged(from, to);
                     }
                     let epoch = self.journal.watermarks().epoch;
                     block.put(Item::Gap(Gap { request_id: self.read.request_id, from, to, epoch, reason }));

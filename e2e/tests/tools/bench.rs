@@ -41,7 +41,8 @@ fn by_rings() {
     let scratch = Scratch::new();
     let dir = scratch.data().display().to_string();
     for (level, records) in [("durable", "1"), ("written", "7"), ("received", "1")] {
-        let arguments = ["bench", "--spawn", "--shm", "--dir", &dir, "--duration", "0.3", "--connections", "3"];
+        let arguments =
+            ["bench", "--spawn", "--transport", "shm", "--dir", &dir, "--duration", "0.3", "--connections", "3"];
         let arguments = [&arguments[..], &["--in-flight", "8", "--ack", level, "-o", "json"]].concat();
         let arguments = [&arguments[..], &["--records-per-append", records], word(scratch.data())].concat();
         let report = clad_e2e::json(&clactl_ends(0, &arguments, b"").stdout);
@@ -56,17 +57,51 @@ fn by_rings() {
 }
 
 #[test]
+fn by_each_transport_of_a_daemon_of_its_own() {
+    let scratch = Scratch::new();
+    let dir = scratch.data().display().to_string();
+    for transport in ["unix", "tcp", "grpc"] {
+        let arguments =
+            ["bench", "--spawn", "--transport", transport, "--dir", &dir, "--duration", "0.3", "-o", "json"];
+        let arguments = [&arguments[..], &["--connections", "3", "--in-flight", "8"], word(scratch.data())].concat();
+        let report = clad_e2e::json(&clactl_ends(0, &arguments, b"").stdout);
+        counts_agree(&report);
+        let server = report["config"]["server"].as_str().expect("an address");
+        assert!(server.starts_with(&format!("{transport}://")), "{report}");
+    }
+}
+
+#[test]
+fn beside_another_transport_each_round_is_verified_on_both() {
+    let scratch = Scratch::new();
+    let dir = scratch.data().display().to_string();
+    let arguments =
+        ["bench", "--spawn", "--transport", "shm", "--compare", "tcp", "--rounds", "3", "--duration", "0.1"];
+    let arguments = [&arguments[..], &["--dir", &dir, "-o", "json"], word(scratch.data())].concat();
+    let report = clad_e2e::json(&clactl_ends(0, &arguments, b"").stdout);
+    counts_agree(&report);
+    let compare = &report["compare"];
+    assert!(compare["server"].as_str().is_some_and(|server| server.starts_with("tcp://")), "{report}");
+    let rounds = compare["rounds"].as_array().expect("rounds");
+    assert_eq!(rounds.len(), 3, "{report}");
+    for slice in rounds.iter().flat_map(|round| round.as_array().expect("two slices")) {
+        assert!(slice["acked"].as_u64() > Some(0) && slice["verified"] == slice["acked"], "{slice}");
+        assert!(slice["cpu_ns_per_record"]["daemon"].as_f64() > Some(0.0), "{slice}");
+    }
+}
+
+#[test]
 fn on_a_daemon_that_was_named() {
     let daemon = Daemon::start();
-    for transport in ["unix", "tcp", "shm"] {
+    for transport in ["unix", "tcp", "shm", "grpc"] {
         let server = daemon.address(transport);
         let durable = || daemon.status().offsets.expect("offsets").durable;
         let before = durable();
         let arguments = ["bench", "--server", &server, "--duration", "0.2", "--in-flight", "4", "-o", "json"];
         let output = clactl_ends(0, &arguments, b"");
         let report = clad_e2e::json(&output.stdout);
-        if transport == "tcp" {
-            // It cannot read back over TCP here, so it does not say that what was acked is there.
+        if matches!(transport, "tcp" | "grpc") {
+            // It cannot read back over the network here, so it does not say that what was acked is there.
             assert!(report["verified"].is_null() && report["acked"].as_u64() > Some(0), "{report}");
             assert!(String::from_utf8_lossy(&output.stderr).contains("nothing is verified"), "{output:?}");
         } else {

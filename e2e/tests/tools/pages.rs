@@ -7,7 +7,7 @@ use crate::append_numbers;
 
 /// Every metric that stands in the manual.
 fn promised() -> Vec<String> {
-    let manual = include_str!("../../../docs/OPERATIONS.md");
+    let manual = include_str!("../../../docs/REFERENCE.md");
     let table = manual.split_once("<!-- metrics:").and_then(|(_, rest)| rest.split_once("<!-- end of metrics -->"));
     let (table, _) = table.expect("the table of metrics");
     let names = table.lines().filter_map(|line| line.strip_prefix("| `")).filter_map(|line| line.split('`').next());

@@ -21,7 +21,9 @@
 
 use super::bytes::{get, i64_at, put, u16_at, u32_at, u64_at};
 use super::checksum::Seed;
-use crate::owner_bytes::FOOTER_OWNERS_MAX;
+
+/// Owners of which a footer says how much they hold: the largest.
+pub(crate) const FOOTER_OWNERS_MAX: usize = 256;
 
 /// First bytes of a footer.
 pub const MAGIC: [u8; 8] = *b"CLADFTR\0";

@@ -17,10 +17,10 @@ use crate::format::meta::{EpochStart, Meta, NONE};
 use crate::format::segment::SegmentHeader;
 use crate::format::{META_NAME, segment_name};
 use crate::io::Access;
-use crate::metafile::MetaFile;
-use crate::recovery::scan::scan;
-use crate::recovery::{self, State, holds_a_batch};
-use crate::segment_file;
+use crate::recover::scan::scan;
+use crate::recover::{self, State, holds_a_batch};
+use crate::write::metafile::MetaFile;
+use crate::write::segment_file;
 
 impl Repair<'_> {
     /// Returns the content from now on.
@@ -150,6 +150,6 @@ impl Repair<'_> {
                 state = again.state;
             }
         }
-        recovery::is_used(self.storage, seen.lies_at, &state, &self.report.log_id, sure)
+        recover::is_used(self.storage, seen.lies_at, &state, &self.report.log_id, sure)
     }
 }

@@ -33,8 +33,8 @@ use crate::format::meta::{Meta, NONE};
 use crate::format::segment::{HeaderError, SegmentHeader};
 use crate::format::{META_NAME, segment_name};
 use crate::io::{Access, Lock, OsStorage, Storage, device, is_bad_place};
-use crate::metafile::{self, Loaded, MetaFile};
-use crate::recovery::{self, Ending, State, header};
+use crate::recover::{self, Ending, State, header};
+use crate::write::metafile::{self, Loaded, MetaFile};
 
 pub use report::{Action, Left, RepairReport};
 
@@ -63,7 +63,7 @@ pub fn repair_storage(
     refuse_without_a_log(storage, dir)?;
     let _lock = match dry_run {
         true => look_at_lock(storage, dir)?,
-        false => Some(recovery::take_lock(storage, dir)?),
+        false => Some(recover::take_lock(storage, dir)?),
     };
     let mut repair = Repair {
         storage,
@@ -92,7 +92,7 @@ pub fn repair_storage(
 /// Refuses a folder of anything else, named by mistake: not even a lock is made in it.
 fn refuse_without_a_log(storage: &dyn Storage, dir: &str) -> Result<(), OpenError> {
     let entries = storage.list("").map_err(OpenError::io(format!("list {dir}")))?;
-    match entries.iter().any(|entry| entry.name == META_NAME) || !recovery::list_segments(&entries).is_empty() {
+    match entries.iter().any(|entry| entry.name == META_NAME) || !recover::list_segments(&entries).is_empty() {
         true => Ok(()),
         false => Err(OpenError::MetaLost { dir: dir.to_owned(), segments: 0 }),
     }
@@ -152,7 +152,7 @@ impl Repair<'_> {
     /// Refuses data of a newer clad before anything is touched: it is for that version.
     fn refuse_newer(&mut self, dir: &str) -> Result<(), OpenError> {
         let entries = self.storage.list("").map_err(OpenError::io(format!("list {dir}")))?;
-        for (number, len) in recovery::list_segments(&entries) {
+        for (number, len) in recover::list_segments(&entries) {
             let header = match header::read(self.storage, number) {
                 Err(e) if is_bad_place(&e) => {
                     self.unreadable.push(number);
@@ -173,7 +173,7 @@ impl Repair<'_> {
 
     fn quarantine_foreign(&mut self) -> std::io::Result<()> {
         for entry in self.storage.list("")? {
-            if !recovery::is_ours(&entry) {
+            if !recover::is_ours(&entry) {
                 self.quarantine(&entry.name)?;
                 self.report.actions.push(Action::QuarantinedForeign { name: entry.name });
             }
@@ -300,9 +300,9 @@ impl Repair<'_> {
         Ok(())
     }
 
-    fn probe(&self, number: u64) -> std::io::Result<Option<recovery::Segment>> {
+    fn probe(&self, number: u64) -> std::io::Result<Option<recover::Segment>> {
         let Some(seen) = self.files.get(&number) else { return Ok(None) };
-        recovery::probe_as(self.storage, number, seen.lies_at, seen.len, seen.header.clone()).map(Some)
+        recover::probe_as(self.storage, number, seen.lies_at, seen.len, seen.header.clone()).map(Some)
     }
 
     /// Writes missing footers below sealed segments: a start looks for the newest footer, and no further. Returns the
@@ -325,10 +325,11 @@ impl Repair<'_> {
                 }
             }
         }
-        let proves = |s: &recovery::Segment| matches!(&s.state, State::Sealed { footer, .. } if footer.supersedes_from.is_none());
+        let proves =
+            |s: &recover::Segment| matches!(&s.state, State::Sealed { footer, .. } if footer.supersedes_from.is_none());
         let Some(newest) = segments.iter().rposition(proves) else { return Ok(lost) };
         // A watermark covers offsets of one epoch before: that of the next start must not cover offsets lost here.
-        let epochs = segments.iter().filter_map(recovery::Segment::epoch);
+        let epochs = segments.iter().filter_map(recover::Segment::epoch);
         let beyond = epochs.fold(meta.epoch(), u32::max) + 2;
         let mut at = 0;
         while at < newest {
@@ -360,7 +361,7 @@ impl Repair<'_> {
     /// Writes footers for segments in a row without them, between sealed ones.
     fn reseal_group(
         &mut self,
-        segments: &[recovery::Segment],
+        segments: &[recover::Segment],
         group: Range<usize>,
         meta: &Meta,
     ) -> Result<Vec<Damage>, OpenError> {
@@ -377,11 +378,11 @@ impl Repair<'_> {
                 _ => None,
             });
             let open: Vec<_> = open.collect();
-            let predicted = recovery::dry_run(self.storage, self.clock.boot_id(), meta, &open, limit, first_offset);
+            let predicted = recover::dry_run(self.storage, self.clock.boot_id(), meta, &open, limit, first_offset);
             (predicted.map_err(OpenError::io(segment_name(ends.0)))?, Vec::new())
         } else {
             let now = Moment { real_ns: self.clock.real_ns(), boot_ns: self.clock.boot_ns() };
-            let mut producers = recovery::table(&JournalConfig::default());
+            let mut producers = recover::table(&JournalConfig::default());
             if let Some((_, _, footer)) = &before {
                 producers.load(&footer.producers, now);
             }
@@ -404,7 +405,7 @@ impl Repair<'_> {
                 producers_known: false,
                 faults: Faults::default(),
             };
-            let ended = recovery::end(ending)?;
+            let ended = recover::end(ending)?;
             (ended.damage, ended.lost)
         };
         self.report.actions.push(Action::Resealed { segments: ends, lost: damage });
@@ -416,11 +417,11 @@ impl Repair<'_> {
         if self.dry() {
             return Ok(());
         }
-        recovery::quarantine_name(self.storage, name).map(|_| ())
+        recover::quarantine_name(self.storage, name).map(|_| ())
     }
 }
 
-fn sealed(segment: &recovery::Segment) -> Option<(u64, u32, &crate::format::footer::Footer)> {
+fn sealed(segment: &recover::Segment) -> Option<(u64, u32, &crate::format::footer::Footer)> {
     match &segment.state {
         State::Sealed { footer, head_checksum, .. } => Some((segment.number, *head_checksum, footer)),
         _ => None,

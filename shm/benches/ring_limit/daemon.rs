@@ -11,12 +11,12 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts this program below a folder, with rings of this size and one more setting, and waits for its socket.
-    pub(crate) fn start(program: &Path, folder: &Path, ring: &str, set: Option<&str>) -> Self {
+    /// Starts this program below a folder, and waits for its socket.
+    pub(crate) fn start(program: &Path, folder: &Path) -> Self {
         let folder = folder.join("daemon");
         std::fs::create_dir_all(&folder).expect("a folder");
         // The path of a socket is short by nature, that of the folder need not be.
-        let socket = std::env::temp_dir().join(format!("ring_limit-{}-{ring}.sock", std::process::id()));
+        let socket = std::env::temp_dir().join(format!("ring_limit-{}.sock", std::process::id()));
         let admin = socket.with_extension("admin");
         let config = folder.join("clad.toml");
         std::fs::write(&config, "").expect("an empty configuration");
@@ -26,7 +26,7 @@ impl Daemon {
             ("journal.dir", folder.join("log").display().to_string()),
             ("ingest.unix.path", socket.display().to_string()),
             ("admin.path", admin.display().to_string()),
-            ("ingest.shm.ring_bytes", ring.to_owned()),
+            ("ingest.shm.ring_bytes", "64MiB".to_owned()),
             ("ingest.shm.spin", "50us".to_owned()),
             // A minute of this would fill a disk; what goes is written over, as in a log that has its size.
             ("retention.max_bytes", "1GiB".to_owned()),
@@ -38,7 +38,6 @@ impl Daemon {
         ] {
             command.arg("--set").arg(format!("{key}={value}"));
         }
-        command.args(set.into_iter().flat_map(|set| ["--set", set]));
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CLAD_")) {
             command.env_remove(name);
         }
@@ -52,22 +51,6 @@ impl Daemon {
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
         Self { process, socket, _folder: folder }
-    }
-
-    /// The framed socket.
-    pub(crate) fn framed(&self) -> String {
-        format!("unix://{}", self.socket.display())
-    }
-
-    /// Processor time that it has used.
-    pub(crate) fn processor_ns(&self) -> u64 {
-        let id = rustix::process::Pid::from_child(&self.process);
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", id.as_raw_nonzero())).expect("it lives");
-        let of = |task: std::fs::DirEntry| {
-            let text = std::fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
-            text.split_whitespace().next().and_then(|ns| ns.parse().ok()).unwrap_or(0)
-        };
-        tasks.flatten().map(of).sum::<u64>()
     }
 
     /// Where it gives out rings.

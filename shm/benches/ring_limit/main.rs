@@ -19,28 +19,24 @@
 //! | `write_own` | the same, each process with its own file |
 //! | `writev64` | one `writev` of 64 payloads to the shared file; per payload |
 //!
-//! With `--clad` it also tells what rings and the framed socket keep up side by side, what a full ring does, and a durable
-//! answer beside a bare write (`sustained`); `--set` is a setting of that daemon.
+//! What rings and sockets keep up side by side, and a durable answer beside a bare write, are of `clactl bench --spawn`.
 //!
 //! As a test (without `--bench`) it runs two small rounds, checks what came out of the rings, files and logs, and tells no
 //! time.
 //!
 //! ```text
 //! cargo bench -p clad-shm --bench ring_limit [-- --rounds 60] [--dir FOLDER] [--only VARIANT,VARIANT] [--bytes N]
-//!     [--clad DAEMON [--sustained ROUNDS] [--set KEY=VALUE]]
+//!     [--clad DAEMON]
 //! ```
-//! `--only` runs these variants alone, and tells their medians without the ratios, `--bytes` one size alone; `--sustained 0` leaves
-//! that part out.
+//! `--only` runs these variants alone, and tells their medians without the ratios, `--bytes` one size alone.
 #![allow(unsafe_code)] // a ring of our own to compare with
 #![allow(clippy::print_stdout)]
 
 mod child;
 mod daemon;
 mod limit;
-mod load;
 mod report;
 mod sdk;
-mod sustained;
 
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -124,9 +120,6 @@ fn main() {
     if let Some(at) = args.iter().position(|arg| arg == "--child") {
         return child::run(&args[at + 1..]);
     }
-    if let Some(at) = args.iter().position(|arg| arg == "--load") {
-        return load::run(&args[at + 1..]);
-    }
     let timed = args.iter().any(|arg| arg == "--bench");
     let after = |name: &str| args.iter().position(|arg| arg == name).and_then(|at| args.get(at + 1));
     let rounds = if timed { after("--rounds").map_or(40, |n| n.parse().expect("a number of rounds")) } else { 2 };
@@ -135,14 +128,8 @@ fn main() {
     let folder = folder.join(format!("ring_limit-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder for the files");
 
-    let sustained = after("--clad").map(|program| {
-        let rounds = after("--sustained").map_or(7, |n| n.parse().expect("a number of rounds"));
-        let set = after("--set").map(String::as_str);
-        let rounds = if timed { rounds } else { 1 };
-        if rounds == 0 { String::new() } else { sustained::run(Path::new(program), &folder, set, rounds, timed) }
-    });
     // Rings that hold the largest burst.
-    let daemon = after("--clad").map(|program| daemon::Daemon::start(Path::new(program), &folder, "64MiB", None));
+    let daemon = after("--clad").map(|program| daemon::Daemon::start(Path::new(program), &folder));
     let address = daemon.as_ref().map(daemon::Daemon::address);
     let variants = Variant::chosen(daemon.is_some(), after("--only").map(String::as_str));
     let shared = folder.join("shared");
@@ -170,7 +157,6 @@ fn main() {
     if timed {
         println!("{}", results.json());
         eprint!("{}", results.table(&variants));
-        eprint!("{}", sustained.unwrap_or_default());
     } else {
         println!("ring_limit: {} bursts came out as they went in (run with `cargo bench` for times)", results.len());
     }

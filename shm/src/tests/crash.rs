@@ -8,14 +8,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::steps::{Died, Gate, Step, Steps, Then};
+use crate::client::producer::push_once;
+use crate::client::writer;
+use crate::client::writer::Content;
+use crate::daemon::reader::{Entry, Peek, Reader};
+use crate::daemon::stall_budget::{StallBudget, StallLimits};
+use crate::daemon::tail::Stored;
 use crate::layout::{Shape, at};
 use crate::memory::{Memory, Ordering};
-use crate::producer::push_once;
-use crate::reader::{Entry, Peek, Reader};
-use crate::stall_budget::{StallBudget, StallLimits};
-use crate::tail::Stored;
-use crate::writer::Content;
-use crate::{PushError, checksum, writer};
+use crate::{PushError, checksum};
 
 const SHAPE: Shape = Shape::tiny(1024, 16);
 const AFTER_ALL_TIMESTAMPS_NS: u64 = u64::MAX / 2;

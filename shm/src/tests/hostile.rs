@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::entry::{HEADER, Header};
+use crate::daemon::reader::{Entry, PEEK_SLOTS_MAX};
 use crate::error::{Corrupt, OpenError};
+use crate::layout::entry::{HEADER, Header};
 use crate::layout::{Cursor, RING_MAGIC, Shape, Slot, VERSION, at};
 use crate::mapped::Mapped;
 use crate::memory::{Memory, Ordering::Relaxed};
-use crate::reader::{Entry, PEEK_SLOTS_MAX};
 use crate::{Drain, Peek, Producer, clock, drain};
 
 const SHAPE: Shape = match Shape::new(4096, 32) {

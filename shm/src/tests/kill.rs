@@ -8,13 +8,13 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use super::crash::points;
+use crate::client::producer::push_once;
+use crate::client::writer::Content;
+use crate::daemon::reader::{Peek, Reader};
+use crate::daemon::stall_budget::{StallBudget, StallLimits};
 use crate::layout::Shape;
 use crate::mapped::Mapped;
 use crate::memory::{Memory, Ordering};
-use crate::producer::push_once;
-use crate::reader::{Peek, Reader};
-use crate::stall_budget::{StallBudget, StallLimits};
-use crate::writer::Content;
 use crate::{Drain, Level, Stored, checksum, clock, drain};
 
 const ROLE: &str = "CLAD_SHM_CHILD";
@@ -284,7 +284,7 @@ fn a_drain_is_killed_at_every_point_and_another_takes_up() {
         let mapped = drain::map_ring(&kept).expect("a ring").0;
         let alive = Deadly { memory: &mapped, point: String::new(), left: 0.into(), stop: false };
         push(&alive, SHAPE, 0);
-        let stopped = crate::writer::reserve(&mapped, SHAPE, 30, clock::now()).expect("there is space");
+        let stopped = crate::client::writer::reserve(&mapped, SHAPE, 30, clock::now()).expect("there is space");
         let mut writer = start("others", kept.as_fd(), "", 0);
         let mut daemon = start("drain", kept.as_fd(), point, 1);
         let mut found = std::collections::BTreeMap::new();
@@ -293,8 +293,8 @@ fn a_drain_is_killed_at_every_point_and_another_takes_up() {
             // These come when the stopped thread has gone on and left.
             let mut out = BufReader::new(daemon.stdout.take().expect("piped"));
             lines_until(&mut out, 200, &mut found);
-            crate::writer::fill(&mapped, SHAPE, stopped, Content::Parts(&[&[9; 30]]), 1);
-            assert!(!crate::writer::commit(&mapped, SHAPE, stopped));
+            crate::client::writer::fill(&mapped, SHAPE, stopped, Content::Parts(&[&[9; 30]]), 1);
+            assert!(!crate::client::writer::commit(&mapped, SHAPE, stopped));
             lines_until(&mut out, u64::MAX, &mut found);
         } else {
             lines_until(&mut BufReader::new(daemon.stdout.take().expect("piped")), u64::MAX, &mut found);

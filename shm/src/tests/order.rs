@@ -3,13 +3,13 @@
 use std::collections::VecDeque;
 
 use super::steps::Steps;
+use crate::client::producer::push_once;
+use crate::client::writer::{self, Content, Reserved};
 use crate::clock;
+use crate::daemon::reader::{Peek, Reader, TimestampSource};
+use crate::daemon::stall_budget::{StallBudget, StallLimits};
 use crate::layout::{Cursor, Shape, at};
 use crate::memory::{Memory, Ordering::Relaxed};
-use crate::producer::push_once;
-use crate::reader::{Peek, Reader, TimestampSource};
-use crate::stall_budget::{StallBudget, StallLimits};
-use crate::writer::{self, Content, Reserved};
 
 const SHAPE: Shape = Shape::tiny(1 << 16, 1 << 10);
 

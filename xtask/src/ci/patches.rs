@@ -35,9 +35,9 @@ const ON: &str = "ON!";
 const VARIABLE: &str = "WRONG_ON_PURPOSE";
 
 const SESSION: &str = "daemon/src/ingest/session.rs";
-const RING: &str = "daemon/src/rings/ring.rs";
-const IN_FLIGHT: &str = "daemon/src/rings/in_flight.rs";
-const CYCLE: &str = "daemon/src/rings/cycle.rs";
+const RING: &str = "daemon/src/ingest/rings/ring.rs";
+const IN_FLIGHT: &str = "daemon/src/ingest/rings/in_flight.rs";
+const CYCLE: &str = "daemon/src/ingest/rings/cycle.rs";
 
 /// The faults. What is wrong with each, and what catches it, stands in docs/TESTING.md.
 const ALL: &[Tests] = &[
@@ -130,7 +130,7 @@ const RINGS: &[Patch] = &[
     },
     Patch {
         name: "DrainedAsAnotherProducer",
-        file: "daemon/src/rings/give.rs",
+        file: "daemon/src/ingest/rings/give.rs",
         right: "Producer::begin(self.journal.clone(), note.producer, ",
         wrong: "Producer::begin(self.journal.clone(), if ON! { ProducerId::from_bytes([7; 16]) } else { note.producer }, ",
     },
@@ -152,7 +152,7 @@ const RINGS: &[Patch] = &[
     },
     Patch {
         name: "SocketsDoNotWait",
-        file: "daemon/src/rings/mod.rs",
+        file: "daemon/src/ingest/rings/mod.rs",
         right: "        if !shared.registry.is_behind(of) {\n            return Ok(());",
         wrong: "        if ON! || !shared.registry.is_behind(of) {\n            return Ok(());",
     },

@@ -16,7 +16,7 @@ use super::{Run, output, target};
 /// The daemon is told its fault by this variable.
 const NAMED: Patch = Patch {
     name: "the daemon is told a fault",
-    file: "daemon/src/setup.rs",
+    file: "daemon/src/life/setup.rs",
     right: "        ..JournalConfig::default()\n",
     wrong: "        faults: std::env::var(\"WRONG_ON_PURPOSE\").map_or_else(\n\
             \u{20}           |_| clad_journal::Faults::default(),\n\

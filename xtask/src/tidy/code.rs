@@ -140,7 +140,7 @@ mod tests {
         );
         assert_eq!(found("journal/src/io/blocking.rs", text).len(), 1);
         assert!(found("journal/src/clock.rs", text).is_empty());
-        assert!(found("daemon/src/run.rs", text).is_empty());
+        assert!(found("daemon/src/life/run.rs", text).is_empty());
         assert!(found("sim/tests/seeds.rs", text).is_empty());
     }
 }

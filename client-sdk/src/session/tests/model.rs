@@ -2,7 +2,7 @@
 //! records.
 //!
 //! It does what docs/PROTOCOL.md says. A failure in the process has the effects of the daemon's
-//! (`daemon/src/ingest/session.rs`, `journal/src/committer`). Every waiter, a FLUSH included, is refused when it fails;
+//! (`daemon/src/ingest/session.rs`, `journal/src/write/committer`). Every waiter, a FLUSH included, is refused when it fails;
 //! nothing is taken until it has recovered. Then a new epoch begins, and where something `written` was lost, the next
 //! FLUSH of each connection reports it.
 

@@ -63,7 +63,7 @@ fn table(loaded: &Loaded) -> String {
         let live = if key.live { "yes" } else { "restart" };
         let default = default_of(key, loaded);
         let what = std::iter::once(key.about.to_owned()).chain(musts(key)).collect::<Vec<_>>().join(" ");
-        let what = what.replace("CladRetentionPaused", "[CladRetentionPaused](#cladretentionpaused)");
+        let what = what.replace("CladRetentionPaused", "[CladRetentionPaused](OPERATIONS.md#cladretentionpaused)");
         text.push_str(&format!("| `{}` | `{default}` | {live} | {what} |\n", key.name));
     }
     text
@@ -116,7 +116,7 @@ fn the_example_uncommented_is_the_defaults() {
 fn the_manual_lists_every_key() {
     const START: &str = "<!-- keys: made from the schema -->\n";
     const END: &str = "<!-- end of keys -->\n";
-    let path = "docs/OPERATIONS.md";
+    let path = "docs/REFERENCE.md";
     let manual = fs::read_to_string(root().join(path)).unwrap();
     let (before, rest) = manual.split_once(START).expect("the start mark of the table");
     let (_, after) = rest.split_once(END).expect("the end mark of the table");

@@ -3,6 +3,7 @@
 mod errors;
 mod example;
 mod layers;
+mod merge;
 mod output;
 mod reload;
 

@@ -7,7 +7,7 @@ use clad_proto::{ErrorCode, ErrorInfo};
 
 use super::{Connection, Flow};
 use crate::ingest::admission::{ADMISSION_TIMEOUT, Admission, Admitted, bad_checksum};
-use crate::rings;
+use crate::ingest::rings;
 
 impl Connection {
     pub(super) fn append(&mut self, body: &[u8]) -> Flow {

@@ -7,7 +7,7 @@ use clad_proto::frame::{ErrorFrame, Frame, FrameError, FrameType, RawFrame, enco
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
 
 use super::{Connection, Flow, count_refusal};
-use crate::ingest::burst::Burst;
+use crate::ingest::batch::Burst;
 
 impl Connection {
     /// Handles every whole frame in the buffer.

@@ -65,7 +65,7 @@ impl Connection {
             Ok((welcome, producer)) => {
                 welcome.encode(&mut self.out);
                 self.producer = producer;
-                self.welcomed = crate::rings::now();
+                self.welcomed = crate::ingest::rings::now();
                 self.say(wr).await
             }
             Err(error) => {

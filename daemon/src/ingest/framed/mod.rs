@@ -55,8 +55,8 @@ use super::peer::Peer;
 use super::quota::{Quota, QuotaGuard, QuotaHandle};
 use super::session::{Answer, Session};
 use super::slots::{PendingAnswer, SlotState};
+use crate::ingest::rings::{Given, RingRef, Rings};
 use crate::read::Reads;
-use crate::rings::{Given, RingRef, Rings};
 
 /// Time for the rest of a frame whose first byte came.
 const FRAME_TIMEOUT: Duration = Duration::from_secs(30);

@@ -13,7 +13,7 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use super::{Connection, Flow, GiveFds};
 use crate::ingest::admission::count_refusal;
-use crate::rings::{self, Asker, Given, RingRef, borrowed};
+use crate::ingest::rings::{self, Asker, Given, RingRef, borrowed};
 
 /// Time for a client to take its ring off the socket.
 pub(super) const RING_HANDOVER_TIMEOUT: Duration = Duration::from_secs(5);

@@ -18,7 +18,7 @@ use super::*;
 use crate::ingest::connection_slots::{ConnectionSlot, ConnectionSlots};
 use crate::ingest::quota::Owner;
 use crate::ingest::reactor::Reactor;
-use crate::metrics;
+use crate::ops::metrics;
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Short replacement for a minute.
@@ -533,7 +533,7 @@ fn who_does_not_take_the_ring_that_was_given_loses_it() {
     std::fs::create_dir(&folder).unwrap();
     let _holder = crate::fdstore::tests::real(&folder.join(crate::fdstore::HOLDER_SOCKET));
     let fd_store = crate::fdstore::FdStore::for_test(&folder);
-    let settings = crate::rings::Settings::for_test(1 << 20, 4);
+    let settings = crate::ingest::rings::Settings::for_test(1 << 20, 4);
     harness.service.rings = Rings::start(settings, harness.service.admission.clone(), fd_store, Vec::new()).unwrap();
     harness.service.peer_timeouts =
         PeerTimeouts { write: TEST_TIMEOUT * 10, reader_write: TEST_TIMEOUT * 10, ring_handover: TEST_TIMEOUT * 10 };

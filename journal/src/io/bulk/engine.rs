@@ -7,45 +7,9 @@ use std::io;
 use std::sync::Arc;
 
 use super::ring::Ring;
-use super::target::{Target, Way};
+use super::target::Target;
 use super::threads::Threads;
-use crate::io::IoBuf;
-
-/// A buffer of the pool, and its number there.
-#[derive(Debug)]
-pub(super) struct Buf {
-    pub(super) index: usize,
-    pub(super) mem: IoBuf,
-}
-
-/// Part of a buffer on its way into the file.
-#[derive(Debug)]
-pub(super) struct Write {
-    pub(super) buf: Buf,
-    /// First byte of the buffer that is still to be written.
-    pub(super) from: usize,
-    /// One past the last.
-    pub(super) to: usize,
-    /// Position of `from` in the file.
-    pub(super) pos: u64,
-    pub(super) way: Way,
-    /// Times that the kernel asked to try again.
-    pub(super) retries: u32,
-}
-
-impl Write {
-    pub(super) fn bytes(&self) -> &[u8] {
-        &self.buf.mem[self.from..self.to]
-    }
-}
-
-/// Result of an attempt.
-#[derive(Debug)]
-pub(super) struct Done {
-    pub(super) write: Write,
-    /// Bytes written.
-    pub(super) result: io::Result<usize>,
-}
+use super::write::{Done, Write};
 
 /// The two ways to have several writes in flight.
 pub(super) enum Issuer {

@@ -32,103 +32,16 @@
 //! own calls drive it.
 
 mod engine;
+mod error;
 mod options;
 mod ring;
+mod stats;
 mod target;
 mod threads;
+mod write;
 mod writer;
 
-use std::io;
-use std::path::PathBuf;
-use std::sync::Arc;
-
+pub use error::{Error, Op};
 pub use options::{Engine, MAX_BUFFER_BYTES, MAX_BUFFERS, Options};
+pub use stats::Stats;
 pub use writer::BulkWriter;
-
-/// Counters and state of a [`BulkWriter`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// The engine that issues the writes; never [`Engine::Auto`].
-    pub engine: Engine,
-    /// True if whole blocks go around the page cache.
-    pub direct: bool,
-    /// True if the buffers are registered with the ring.
-    pub registered: bool,
-    /// Features that were asked for and are not offered here, a sentence each, in the order in which they were found.
-    pub fallbacks: Vec<String>,
-    /// Bytes that callers handed in.
-    pub bytes: u64,
-    /// Writes around the page cache that were completed.
-    pub direct_writes: u64,
-    /// Bytes in them.
-    pub direct_bytes: u64,
-    /// Writes through the page cache that were completed.
-    pub regular_writes: u64,
-    /// Bytes in them.
-    pub regular_bytes: u64,
-    /// Writes that the kernel took only in part, and that were continued.
-    pub short_writes: u64,
-    /// Times that a caller waited because no buffer was free: the disk is slower than the caller.
-    pub waits: u64,
-    /// Syncs that reached the kernel (`fdatasync`, `fsync`, or `fsync` of the folder).
-    pub syncs: u64,
-    /// Buffers in all.
-    pub buffers: usize,
-    /// Buffers that are not being filled and that the kernel does not hold.
-    pub free_buffers: usize,
-}
-
-/// The operation that failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Op {
-    /// A write.
-    Write,
-    /// A sync of the file.
-    Sync,
-    /// A sync of the folder that holds its name.
-    SyncFolder,
-    /// Setting the length.
-    SetLen,
-}
-
-/// The reason why a [`BulkWriter`] failed. It is stored: every later call fails with the same.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("{}: {source}", self.place())]
-#[non_exhaustive]
-pub struct Error {
-    /// The operation that failed.
-    pub op: Op,
-    /// The file.
-    pub path: PathBuf,
-    /// Place in the file: the first byte of a write that failed, else the length of the file. Of several writes that
-    /// failed, the first in the file; the kernel took everything below.
-    pub position: u64,
-    /// Bytes of the write, 0 for anything else.
-    pub length: u64,
-    /// The kernel's error.
-    pub source: Arc<io::Error>,
-}
-
-impl Error {
-    fn place(&self) -> String {
-        let path = self.path.display();
-        match self.op {
-            Op::Write => format!("a write of {} bytes at byte {} of {path}", self.length, self.position),
-            Op::Sync => format!("the sync of {path} up to byte {}", self.position),
-            Op::SyncFolder => format!("the sync of the folder that holds {path}"),
-            Op::SetLen => format!("setting the length of {path} to {}", self.position),
-        }
-    }
-
-    /// Kind of the kernel's error, to tell errors apart.
-    pub fn kind(&self) -> io::ErrorKind {
-        self.source.kind()
-    }
-}
-
-impl From<Error> for io::Error {
-    /// An error of the same kind; the typed one is inside (`get_ref`, `downcast`).
-    fn from(error: Error) -> Self {
-        Self::new(error.source.kind(), error)
-    }
-}

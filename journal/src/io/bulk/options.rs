@@ -1,11 +1,6 @@
 //! Options of a writer.
 
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-
-use super::writer::BulkWriter;
-use crate::io::File;
 
 /// The most buffers.
 pub const MAX_BUFFERS: usize = 256;
@@ -27,7 +22,7 @@ pub enum Engine {
     Caller,
 }
 
-/// Options of a [`BulkWriter`]. The defaults were measured no slower than any other setting that was tried: 3 buffers
+/// Options of a [`BulkWriter`](super::BulkWriter). The defaults were measured no slower than any other setting that was tried: 3 buffers
 /// of 2 MiB, in huge pages where there are any, direct, on a ring.
 #[derive(Clone, Debug)]
 #[must_use = "create, open or append makes the writer"]
@@ -89,52 +84,6 @@ impl Options {
     /// Permissions of a file that is made, before the umask. Default: 0600.
     pub fn mode(self, mode: u32) -> Self {
         Self { mode, ..self }
-    }
-
-    /// Makes a file that must not exist yet.
-    ///
-    /// # Errors
-    /// The kernel's error; `InvalidInput` for options out of range; `Unsupported` where [`Engine::Ring`] is asked for
-    /// and there is none.
-    pub fn create_new(&self, path: impl AsRef<Path>) -> io::Result<BulkWriter> {
-        BulkWriter::new(self, path.as_ref(), How::CreateNew)
-    }
-
-    /// Makes a file, or empties the one that is there.
-    ///
-    /// # Errors
-    /// As [`Self::create_new`].
-    pub fn create(&self, path: impl AsRef<Path>) -> io::Result<BulkWriter> {
-        BulkWriter::new(self, path.as_ref(), How::Create)
-    }
-
-    /// Opens a file that is there, at its first byte, and keeps what it holds.
-    ///
-    /// # Errors
-    /// As [`Self::create_new`].
-    pub fn open(&self, path: impl AsRef<Path>) -> io::Result<BulkWriter> {
-        BulkWriter::new(self, path.as_ref(), How::Open)
-    }
-
-    /// Opens a file at its end, wherever that is; makes it where it is missing.
-    ///
-    /// # Errors
-    /// As [`Self::create_new`].
-    pub fn append(&self, path: impl AsRef<Path>) -> io::Result<BulkWriter> {
-        BulkWriter::new(self, path.as_ref(), How::Append)
-    }
-
-    /// Takes a file of a storage that is open already, from its first byte on; errors call it `name`. Its length may
-    /// have been set before and is durable after the first [`BulkWriter::sync`].
-    ///
-    /// Each write is one [`File::write_at`] by the caller's own thread ([`Engine::Caller`]), whatever engine is asked
-    /// for, with its promises on errors and locks. Buffers are whole blocks of `block` bytes. Where the file was opened
-    /// around the page cache, the kernel refuses bytes between two flushes that are no whole blocks.
-    ///
-    /// # Errors
-    /// When its length cannot be read; `InvalidInput` for options out of range, or a block that is no power of two.
-    pub fn over(&self, file: Arc<dyn File>, name: impl Into<PathBuf>, block: u32) -> io::Result<BulkWriter> {
-        BulkWriter::over(self, file, name.into(), block)
     }
 
     pub(super) fn check(&self) -> io::Result<()> {

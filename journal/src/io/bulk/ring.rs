@@ -17,8 +17,8 @@ use std::sync::Arc;
 
 use io_uring::{IoUring, opcode, types};
 
-use super::engine::{Buf, Done, Write};
 use super::target::Target;
+use super::write::{Buf, Done, Write};
 
 /// The ring, and what is in flight.
 pub(super) struct Ring {

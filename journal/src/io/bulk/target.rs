@@ -9,23 +9,14 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
-use super::engine::{Buf, Done, Write};
 use super::options::How;
+use super::write::{Buf, Done, Way, Write};
 use crate::io::{Durability, File, IoBuf, Lock};
 
 /// The least block that a direct write covers, whatever the file system reports.
 const MIN_BLOCK: usize = 4096;
 /// File systems that accept `O_DIRECT` and still use the page cache: tmpfs and ramfs.
 const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58F6];
-
-/// The way of a write: around or through the page cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    /// Around the page cache.
-    Direct,
-    /// Through it.
-    Regular,
-}
 
 /// An open file.
 pub(super) struct Target {

@@ -5,8 +5,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use super::engine::{Done, Write};
 use super::target::Target;
+use super::write::{Done, Write};
 
 /// The most threads: more gain nothing where each write is a megabyte.
 const MAX_THREADS: usize = 4;

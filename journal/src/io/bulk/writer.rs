@@ -8,17 +8,16 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use self::settle::passes;
-use super::engine::{self, Buf, Issuer};
+use super::engine::Issuer;
+use super::error::{Error, Op};
 use super::options::{Engine, How, Options};
 use super::ring::Ring;
-use super::target::{self, Opened, Target, Way};
+use super::stats::Stats;
+use super::target::{self, Opened, Target};
 use super::threads::Threads;
-use super::{Error, Op, Stats};
+use super::write::{self, Buf, MAX_RETRIES, Way, passes};
 use crate::io::{File, IoBuf};
 
-/// Maximum retries of one write when the kernel asks for one.
-const MAX_RETRIES: u32 = 64;
 /// The longest place in a file that the kernel can name.
 const MAX_POSITION: u64 = i64::MAX as u64;
 
@@ -62,6 +61,55 @@ pub struct BulkWriter {
     failed: Option<Error>,
     reported: bool,
     stats: Stats,
+}
+
+/// The constructors of a [`BulkWriter`].
+impl Options {
+    /// Makes a file that must not exist yet.
+    ///
+    /// # Errors
+    /// The kernel's error; `InvalidInput` for options out of range; `Unsupported` where [`Engine::Ring`] is asked for
+    /// and there is none.
+    pub fn create_new(&self, path: impl AsRef<Path>) -> io::Result<BulkWriter> {
+        BulkWriter::new(self, path.as_ref(), How::CreateNew)
+    }
+
+    /// Makes a file, or empties the one that is there.
+    ///
+    /// # Errors
+    /// As [`Self::create_new`].
+    pub fn create(&self, path: impl AsRef<Path>) -> io::Result<BulkWriter> {
+        BulkWriter::new(self, path.as_ref(), How::Create)
+    }
+
+    /// Opens a file that is there, at its first byte, and keeps what it holds.
+    ///
+    /// # Errors
+    /// As [`Self::create_new`].
+    pub fn open(&self, path: impl AsRef<Path>) -> io::Result<BulkWriter> {
+        BulkWriter::new(self, path.as_ref(), How::Open)
+    }
+
+    /// Opens a file at its end, wherever that is; makes it where it is missing.
+    ///
+    /// # Errors
+    /// As [`Self::create_new`].
+    pub fn append(&self, path: impl AsRef<Path>) -> io::Result<BulkWriter> {
+        BulkWriter::new(self, path.as_ref(), How::Append)
+    }
+
+    /// Takes a file of a storage that is open already, from its first byte on; errors call it `name`. Its length may
+    /// have been set before and is durable after the first [`BulkWriter::sync`].
+    ///
+    /// Each write is one [`File::write_at`] by the caller's own thread ([`Engine::Caller`]), whatever engine is asked
+    /// for, with its promises on errors and locks. Buffers are whole blocks of `block` bytes. Where the file was opened
+    /// around the page cache, the kernel refuses bytes between two flushes that are no whole blocks.
+    ///
+    /// # Errors
+    /// When its length cannot be read; `InvalidInput` for options out of range, or a block that is no power of two.
+    pub fn over(&self, file: Arc<dyn File>, name: impl Into<PathBuf>, block: u32) -> io::Result<BulkWriter> {
+        BulkWriter::over(self, file, name.into(), block)
+    }
 }
 
 impl BulkWriter {
@@ -268,7 +316,7 @@ impl BulkWriter {
 
     fn submit(&mut self, buf: Buf, at: u64, part: Range<usize>, way: Way) -> Result<(), Error> {
         let pos = at + part.start as u64;
-        let write = engine::Write { buf, from: part.start, to: part.end, pos, way, retries: 0 };
+        let write = write::Write { buf, from: part.start, to: part.end, pos, way, retries: 0 };
         self.issuer.submit(&self.target, write);
         match self.stats.engine {
             // The write is over already: its error is returned before the next write.

@@ -20,7 +20,7 @@
 
 use std::fmt;
 
-use super::{DeviceKind, FlushStop, Substrate};
+use super::substrate::{DeviceKind, FlushStop, Substrate};
 
 /// The highest ack level that may be offered here.
 #[derive(Clone, Debug, PartialEq, Eq)]

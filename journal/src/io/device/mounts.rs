@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-use super::Facts;
+use super::substrate::Facts;
 
 /// One line of the mount table.
 #[derive(Clone, Debug, PartialEq, Eq)]

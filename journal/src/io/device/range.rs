@@ -12,7 +12,8 @@
 
 use std::fmt;
 
-use super::{DurabilityClass, Substrate};
+use super::durability_class::DurabilityClass;
+use super::substrate::Substrate;
 
 /// Grounds on which a range sync is worth something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

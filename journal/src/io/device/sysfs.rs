@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::{Device, DeviceKind, WriteCache};
+use super::substrate::{Device, DeviceKind, WriteCache};
 
 /// Kind of a device, by the folders that only its kind has, else by its name.
 pub(super) fn kind(dir: &Path, name: &str) -> DeviceKind {

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
+use super::discover::boot_id_in;
 use super::*;
 
 /// A fake `/proc` and `/sys`.

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 
 use super::durability_class::{FilesystemClass, filesystem_class};
 use super::mounts::{self, Mount};
-use super::sysfs::{describe, drive_says_write_back, kind, list, word};
-use super::{
+use super::substrate::{
     Device, DeviceKind, Facts, FlushStop, Layer, MAX_DEPTH, MAX_DEVICES, MIN_BLOCK, Roots, Substrate, WriteCache,
 };
+use super::sysfs::{describe, drive_says_write_back, kind, list, word};
 
 type Look<'a> = &'a dyn Fn(&Path) -> Option<Facts>;
 

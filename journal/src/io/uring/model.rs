@@ -9,7 +9,7 @@ use std::sync::Arc;
 use shuttle::rand::{Rng, thread_rng};
 
 use super::operation::{Operation, What};
-use super::{End, MAX_IN_FLIGHT, Next, Setup, Shared, Started};
+use super::state::{End, MAX_IN_FLIGHT, Next, Setup, Shared, Started};
 use crate::io::{Durability, IoBuf};
 use crate::sync::atomic::Ordering;
 use crate::sync::thread;

@@ -10,7 +10,7 @@ use std::io;
 use tokio_uring::buf::fixed::FixedBufRegistry;
 use tokio_uring::buf::{IoBuf as Stable, IoBufMut as StableMut};
 
-use super::{REGISTERED_BYTES, Setup};
+use super::state::{MAX_IN_FLIGHT, REGISTERED_BYTES, Setup};
 use crate::io::IoBuf;
 use crate::io::buffer::ALIGN;
 
@@ -59,7 +59,7 @@ pub(super) struct Pool {
 impl Pool {
     /// A pool with one buffer for each write expected in flight, each for a usual write.
     pub(super) fn new(setup: &Setup) -> Self {
-        let count = setup.in_flight.clamp(1, super::MAX_IN_FLIGHT);
+        let count = setup.in_flight.clamp(1, MAX_IN_FLIGHT);
         let bytes = (setup.write_bytes + BATCH_OVERHEAD_BYTES).min(REGISTERED_BYTES / count).next_multiple_of(ALIGN);
         let buffers = (0..count).map(|_| IoBuf::with_capacity(bytes)).collect();
         Self { registered: RefCell::new(buffers), unregistered: RefCell::default() }

@@ -12,7 +12,7 @@ use io_uring::{IoUring, Probe, opcode, types};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::SyncStyle;
+use super::state::SyncStyle;
 use crate::io::IoBuf;
 use crate::io::engine::{Fallback, FallbackReason, Fallbacks};
 

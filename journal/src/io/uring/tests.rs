@@ -1,13 +1,16 @@
 //! Operations that a ring's thread queues for the kernel, seen with a file on which a write lasts: a full pipe.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 
 use super::*;
+use crate::io::engine::Fallbacks;
 use crate::io::{Durability, File, IoBuf, Lock};
+use crate::sync::atomic::Ordering;
 
 /// Only a hang takes longer.
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);

@@ -17,7 +17,7 @@ use tokio_uring::{OneshotOutputTransform, UnsubmittedOneshot};
 
 use super::operation::{Operation, What};
 use super::pool::Pool;
-use super::{ENTRIES, End, MAX_IN_FLIGHT, Next, Setup, Shared, Started, SyncStyle};
+use super::state::{ENTRIES, End, MAX_IN_FLIGHT, Next, Setup, Shared, Started, SyncStyle};
 use crate::io::engine::{Fallback, FallbackReason, Fallbacks};
 use crate::io::{Durability, File, IoBuf};
 use crate::sync::atomic::Ordering;

@@ -12,14 +12,14 @@ use loom::sync::atomic::AtomicU64;
 use loom::thread;
 
 use self::memory::{Flaw, Modelled, Setting};
-use crate::completion_page::{self, Answer};
+use crate::client::producer::push_once;
+use crate::client::writer::{self, Content, NoSpace};
+use crate::daemon::reader::{Peek, Reader};
+use crate::daemon::stall_budget::{StallBudget, StallLimits};
+use crate::layout::completion_page::{self, Answer};
 use crate::layout::{Shape, at};
 use crate::memory::{Memory, Ordering};
-use crate::producer::push_once;
-use crate::reader::{Peek, Reader};
-use crate::stall_budget::{StallBudget, StallLimits};
 use crate::wake::{self, Event};
-use crate::writer::{self, Content, NoSpace};
 
 const PREEMPTIONS: usize = 4;
 /// Four entries of 8 bytes fit; the fifth goes where the first was, and has its slot.

@@ -39,20 +39,50 @@ struct Room {
     inline: usize,
 }
 
+/// Folders of a crate's `src`, lower ones first: a lower one imports nothing of a higher one.
+pub(super) const LAYERS: [(&str, &[&str]); 1] = [("journal", &["format", "io", "write", "run", "recover"])];
+
+/// An import against the direction of the layers: from, to, and the names.
+pub(super) type Upward = (String, String, Vec<String>);
+
 pub(super) fn circles(files: &[File]) -> Result<Vec<Circle>> {
     let mut circles = Vec::new();
     for name in SHIPPED {
-        let mut rooms = HashMap::<Module, Room>::new();
-        for file in files {
-            let Some((_, below)) = shipped(file).filter(|(its, _)| *its == name) else { continue };
-            let Some(module) = module_of(&below.to_string_lossy()) else { continue };
-            let mut room = Room { path: file.path.display().to_string(), ..Room::default() };
-            room.visit_file(&parse(file)?);
-            rooms.insert(module, room);
-        }
-        circles.extend(circles_of(&rooms));
+        circles.extend(circles_of(&rooms_of(files, name)?));
     }
     Ok(circles)
+}
+
+/// Imports from a lower layer into a higher one.
+pub(super) fn upward(files: &[File]) -> Result<Vec<Upward>> {
+    let mut all = Vec::new();
+    for (name, layers) in LAYERS {
+        let rooms = rooms_of(files, name)?;
+        let layer = |path: &str| {
+            let below = path.strip_prefix(&format!("{name}/src/"))?;
+            layers.iter().position(|layer| below.split('/').next() == Some(layer))
+        };
+        for ((from, to), names) in arrows(&rooms) {
+            if let (Some(lower), Some(higher)) = (layer(from), layer(to))
+                && lower < higher
+            {
+                all.push((from.to_owned(), to.to_owned(), names.into_iter().collect()));
+            }
+        }
+    }
+    Ok(all)
+}
+
+fn rooms_of(files: &[File], name: &str) -> Result<HashMap<Module, Room>> {
+    let mut rooms = HashMap::<Module, Room>::new();
+    for file in files {
+        let Some((_, below)) = shipped(file).filter(|(its, _)| *its == name) else { continue };
+        let Some(module) = module_of(&below.to_string_lossy()) else { continue };
+        let mut room = Room { path: file.path.display().to_string(), ..Room::default() };
+        room.visit_file(&parse(file)?);
+        rooms.insert(module, room);
+    }
+    Ok(rooms)
 }
 
 /// The module that a file is, by its path below `src`.
@@ -66,7 +96,8 @@ fn module_of(path: &str) -> Option<Module> {
     }
 }
 
-fn circles_of(rooms: &HashMap<Module, Room>) -> Vec<Circle> {
+/// Who imports from whom, and which names.
+fn arrows(rooms: &HashMap<Module, Room>) -> BTreeMap<(&str, &str), BTreeSet<String>> {
     let mut arrows = BTreeMap::<(&str, &str), BTreeSet<String>>::new();
     for (module, room) in rooms {
         for path in room.uses.iter().map(|(_, path)| path).chain(&room.paths) {
@@ -75,6 +106,11 @@ fn circles_of(rooms: &HashMap<Module, Room>) -> Vec<Circle> {
             arrows.entry((&room.path, &to.path)).or_default().extend(path.last().cloned());
         }
     }
+    arrows
+}
+
+fn circles_of(rooms: &HashMap<Module, Room>) -> Vec<Circle> {
+    let arrows = arrows(rooms);
     let mut graph = DiGraph::<&str, ()>::new();
     let mut nodes = BTreeMap::new();
     for (from, to) in arrows.keys() {
@@ -217,6 +253,9 @@ impl<'ast> Visit<'ast> for Room {
         self.add_use(&item.tree, &[]);
     }
 
+    /// `pub(in crate::a)` says who may see a name; it imports nothing.
+    fn visit_visibility(&mut self, _: &'ast syn::Visibility) {}
+
     fn visit_path(&mut self, path: &'ast syn::Path) {
         let parts: Vec<String> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
         if parts.len() > 1 {
@@ -251,6 +290,19 @@ mod tests {
         assert_eq!(found(&[("shm/src/p/mod.rs", parent), child]).len(), 1);
         assert_eq!(found(&[("shm/src/p.rs", parent), child]).len(), 1);
         assert!(found(&[("shm/src/p.rs", "mod child;\nstruct P;"), child]).is_empty(), "to declare it is no import");
+    }
+
+    #[test]
+    fn a_lower_layer_that_imports_from_a_higher_one_is_found_also_through_another_name() {
+        let lib = ("journal/src/lib.rs", "mod io;\nmod run;\npub use run::R;");
+        let io = ("journal/src/io/a.rs", "use crate::R;");
+        let run = ("journal/src/run/mod.rs", "use crate::io::a;\npub struct R;");
+        let files = [lib, io, run].map(|(path, text)| File::new(path, text));
+        let found = upward(&files).expect("it is Rust");
+        assert_eq!(
+            found,
+            [("journal/src/io/a.rs".to_owned(), "journal/src/run/mod.rs".to_owned(), vec!["R".to_owned()])]
+        );
     }
 
     #[test]

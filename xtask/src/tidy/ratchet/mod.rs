@@ -47,6 +47,7 @@ fn measure(files: &[File]) -> Result<Ratchets> {
     let mut all = Ratchets::default();
     shape::measure(files, &mut all)?;
     all.at_most.insert("circles between files".to_owned(), graph::circles(files)?.len());
+    all.at_most.insert("imports of a higher layer inside a crate".to_owned(), graph::upward(files)?.len());
     words::measure(files, &mut all.at_most);
     Ok(all)
 }
@@ -108,13 +109,16 @@ pub(super) fn write(root: &Path, files: &[File]) -> Result<()> {
     Ok(std::fs::write(root.join(RATCHETS), text)?)
 }
 
-/// `cargo xtask tidy --circles`: what ties each circle.
+/// `cargo xtask tidy --circles`: what ties each circle, and what is imported against the layers.
 pub(super) fn print_circles(files: &[File]) -> Result<()> {
     for circle in graph::circles(files)? {
         println!("circle of {} files:", circle.files.len());
         for (from, to, names) in circle.ties {
             println!("  {from} -> {to}: {}", names.join(", "));
         }
+    }
+    for (from, to, names) in graph::upward(files)? {
+        println!("upward: {from} -> {to}: {}", names.join(", "));
     }
     Ok(())
 }

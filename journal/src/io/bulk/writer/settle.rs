@@ -6,10 +6,9 @@
 use std::io;
 use std::sync::Arc;
 
-use super::super::engine::{self, Done};
-use super::super::target::Way;
-use super::super::{Error, Op};
-use super::{BulkWriter, MAX_RETRIES};
+use super::BulkWriter;
+use crate::io::bulk::error::{Error, Op};
+use crate::io::bulk::write::{self, Done, MAX_RETRIES, Way, passes};
 
 impl BulkWriter {
     pub(super) fn drain(&mut self) -> Result<(), Error> {
@@ -75,7 +74,7 @@ impl BulkWriter {
     }
 
     /// Sends the rest of a write, unless it was tried too often.
-    fn again(&mut self, write: engine::Write) {
+    fn again(&mut self, write: write::Write) {
         if write.retries <= MAX_RETRIES {
             return self.issuer.submit(&self.target, write);
         }
@@ -116,9 +115,4 @@ impl BulkWriter {
             }
         }
     }
-}
-
-/// True if the call was interrupted, or the kernel is short of memory for the moment.
-pub(super) fn passes(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
 }

@@ -1,0 +1,278 @@
+//! `clad.v1.Ingest.Append`: a bidirectional stream is a connection.
+//!
+//! The daemon encodes here, so the payload is taken apart again when it is sent. The windows are set wide: with those
+//! that tonic has by default a stream is several times slower.
+
+use super::Answer;
+use crate::{Address, ConnectError, session::Out, transport::address::HostPort};
+use bytes::Bytes;
+use clad_proto::{
+    AckLevel, ErrorCode, ErrorInfo, PayloadView,
+    frame::{Accepted, Flush, Hello, LastStored, Refused, Welcome},
+    grpc::{
+        from_status,
+        v1::{
+            self, append_request::Message as Request, append_response::Message as Response, ingest_client::IngestClient,
+        },
+    },
+    limits::MAX_WINDOW,
+    otlp::to_otlp,
+};
+use std::{collections::VecDeque, error::Error, future::Future, io, pin::pin, sync::Arc, task::Poll, time::Duration};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{
+    Code, Status, Streaming,
+    transport::{Channel, Endpoint},
+};
+
+const STREAM_WINDOW: u32 = 4 * 1024 * 1024;
+const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
+/// A peer that says nothing for so long is asked, and has as long again to answer.
+const KEEP_ALIVE: Duration = Duration::from_secs(20);
+/// So many messages are handed to the stream before it has taken them.
+const STREAM_MESSAGES: usize = 16;
+/// So many answers are taken at once.
+const MAX_ANSWERS: usize = 256;
+
+pub(crate) struct Grpc {
+    address: Address,
+    sender: mpsc::Sender<v1::AppendRequest>,
+    queue: VecDeque<(v1::AppendRequest, usize)>,
+    queued_bytes: usize,
+    responses: Streaming<v1::AppendResponse>,
+    failed: Option<ConnectError>,
+}
+
+impl std::fmt::Debug for Grpc {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Grpc")
+            .field("address", &self.address)
+            .field("queued", &self.queue.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A channel to a daemon.
+pub(crate) async fn channel(address: &Address, at: &HostPort) -> Result<Channel, ConnectError> {
+    let endpoint = Endpoint::from_shared(format!("http://{at}"))
+        .map_err(|error| ConnectError::Protocol { address: address.clone(), what: error.to_string() })?
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(KEEP_ALIVE)
+        .keep_alive_timeout(KEEP_ALIVE)
+        .keep_alive_while_idle(true);
+    endpoint.connect().await.map_err(|error| of_transport(address, &error))
+}
+
+fn of_transport(address: &Address, error: &(dyn Error + 'static)) -> ConnectError {
+    let mut source = Some(error);
+    while let Some(inner) = source {
+        if let Some(error) = inner.downcast_ref::<io::Error>() {
+            let error = Arc::new(io::Error::new(error.kind(), error.to_string()));
+            return ConnectError::Io { address: address.clone(), error };
+        }
+        source = inner.source();
+    }
+    ConnectError::Io { address: address.clone(), error: Arc::new(io::Error::other(error.to_string())) }
+}
+
+/// Converts a status to the error of a connection.
+pub(crate) fn of_status(address: &Address, status: &Status) -> ConnectError {
+    let address = address.clone();
+    if let Some(error) = from_status(status) {
+        return ConnectError::Refused { address, error: Box::new(error) };
+    }
+    match status.code() {
+        Code::Unimplemented | Code::InvalidArgument | Code::OutOfRange | Code::NotFound => {
+            ConnectError::Protocol { address, what: status.to_string() }
+        }
+        Code::PermissionDenied | Code::Unauthenticated => {
+            let error = Box::new(ErrorInfo::new(ErrorCode::PermissionDenied, status.message()));
+            ConnectError::Refused { address, error }
+        }
+        _ => ConnectError::Closed { address },
+    }
+}
+
+impl Grpc {
+    /// Connects and greets.
+    pub(super) async fn connect(
+        address: &Address,
+        at: &HostPort,
+        hello: &Hello,
+    ) -> Result<(Self, Welcome), ConnectError> {
+        let mut client = IngestClient::new(channel(address, at).await?);
+        let (sender, receiver) = mpsc::channel(STREAM_MESSAGES);
+        let (address, closed) = (address.clone(), ConnectError::Closed { address: address.clone() });
+        // The channel is new and has room.
+        let _ = sender.try_send(request(Request::Hello(greeting(hello))));
+        let responses = client.append(ReceiverStream::new(receiver)).await;
+        let mut responses = responses.map_err(|status| of_status(&address, &status))?.into_inner();
+        let answer = responses.message().await.map_err(|status| of_status(&address, &status))?;
+        let welcome = match answer.ok_or(closed)?.message {
+            Some(Response::Welcome(welcome)) => welcome_of(&welcome).ok_or_else(|| ConnectError::Protocol {
+                address: address.clone(),
+                what: "its welcome lacks fields".into(),
+            })?,
+            Some(Response::Error(error)) => {
+                return Err(ConnectError::Refused { address, error: Box::new(error.into()) });
+            }
+            _ => return Err(ConnectError::Protocol { address, what: "another message where Welcome belongs".into() }),
+        };
+        Ok((Self { address, sender, queue: VecDeque::new(), queued_bytes: 0, responses, failed: None }, welcome))
+    }
+
+    pub(super) const fn queued_bytes(&self) -> usize {
+        self.queued_bytes
+    }
+
+    pub(super) fn queue(&mut self, out: Out) -> Result<(), ConnectError> {
+        let (message, len) = match out {
+            Out::Append { head, payload, .. } => {
+                // Made by our own builder from records that were checked.
+                let view = PayloadView::parse(&payload, head.count).map_err(|error| ConnectError::Protocol {
+                    address: self.address.clone(),
+                    what: format!("our own payload: {error}"),
+                })?;
+                let append = v1::Append {
+                    first_seq: head.first_seq,
+                    level: v1::AckLevel::from(head.level).into(),
+                    gap: head.gap,
+                    resource_logs: Some(to_otlp(&view)),
+                };
+                (Request::Append(append), payload.len())
+            }
+            Out::Flush { id, level } => (Request::Flush(Flush { request_id: id, level }.into()), 0),
+        };
+        self.queued_bytes += len;
+        self.queue.push_back((request(message), len));
+        Ok(())
+    }
+
+    pub(super) async fn drive(&mut self, answers: &mut Vec<Answer>) -> Result<(), ConnectError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        loop {
+            tokio::select! {
+                permit = self.sender.reserve(), if !self.queue.is_empty() => {
+                    // Closed, it ends with a status, which says more.
+                    let Ok(permit) = permit else { break };
+                    if let Some((message, len)) = self.queue.pop_front() {
+                        self.queued_bytes -= len;
+                        permit.send(message);
+                    }
+                    if self.queue.is_empty() {
+                        return Ok(());
+                    }
+                }
+                message = self.responses.message() => {
+                    let before = answers.len();
+                    let mut next = Some(message);
+                    while let Some(message) = next.take() {
+                        match answer(&self.address, message) {
+                            Ok(answer) => answers.push(answer),
+                            Err(error) if answers.len() == before => return Err(error),
+                            Err(error) => self.failed = Some(error), // stored for the next call
+                        }
+                        if self.failed.is_none() && answers.len() - before < MAX_ANSWERS {
+                            let mut message = pin!(self.responses.message());
+                            next = std::future::poll_fn(|cx| match message.as_mut().poll(cx) {
+                                Poll::Ready(message) => Poll::Ready(Some(message)),
+                                Poll::Pending => Poll::Ready(None),
+                            }).await;
+                        }
+                    }
+                    return Ok(());
+                }
+            }
+        }
+        let message = self.responses.message().await;
+        answers.push(answer(&self.address, message)?);
+        Ok(())
+    }
+
+    pub(super) async fn end(mut self, bye: bool) {
+        if bye {
+            self.queue.push_back((request(Request::Bye(v1::Bye {})), 0));
+        }
+        for (message, _) in std::mem::take(&mut self.queue) {
+            if self.sender.send(message).await.is_err() {
+                return;
+            }
+        }
+        drop(self.sender);
+        while let Ok(Some(_)) = self.responses.message().await {}
+    }
+}
+
+fn request(message: Request) -> v1::AppendRequest {
+    v1::AppendRequest { message: Some(message) }
+}
+
+fn answer(address: &Address, message: Result<Option<v1::AppendResponse>, Status>) -> Result<Answer, ConnectError> {
+    let protocol = |what: &str| ConnectError::Protocol { address: address.clone(), what: what.to_owned() };
+    let message = message.map_err(|status| of_status(address, &status))?;
+    let message = message.ok_or_else(|| ConnectError::Closed { address: address.clone() })?;
+    match message.message.ok_or_else(|| protocol("an empty answer"))? {
+        Response::Accepted(answer) => Ok(Answer::Accepted(Accepted::from(answer))),
+        Response::Watermark(watermark) => {
+            watermark.watermark().map(Answer::Watermark).ok_or_else(|| protocol("a watermark without a level"))
+        }
+        Response::Refused(answer) => Ok(Answer::Refused(Refused::from(answer))),
+        Response::FlushRefused(answer) => {
+            let error = answer.error.ok_or_else(|| protocol("a flush that is refused without an error"))?.into();
+            Ok(Answer::FlushRefused { id: answer.flush_id, error })
+        }
+        Response::Error(error) => {
+            Err(ConnectError::Refused { address: address.clone(), error: Box::new(error.into()) })
+        }
+        Response::Welcome(_) => Err(protocol("a second welcome")),
+    }
+}
+
+fn greeting(hello: &Hello) -> v1::Hello {
+    v1::Hello {
+        min_version: hello.min_version.into(),
+        max_version: hello.max_version.into(),
+        producer_id: Bytes::copy_from_slice(hello.producer_id.as_bytes()),
+        producer_epoch: hello.producer_epoch,
+        secret: Bytes::copy_from_slice(&hello.secret),
+        name: hello.name.clone(),
+    }
+}
+
+/// The welcome with the same checks as its frame has; nothing when it does not pass them.
+fn welcome_of(welcome: &v1::Welcome) -> Option<Welcome> {
+    let id = |bytes: &Bytes| <[u8; 16]>::try_from(bytes.as_ref()).ok();
+    let offsets = welcome.offsets.as_ref()?;
+    let ordered = offsets.durable <= offsets.written && offsets.written <= offsets.received;
+    let last = welcome.last.as_ref().map(|last| LastStored {
+        sequence: last.sequence,
+        offset: last.offset,
+        level: last.level().level().unwrap_or(AckLevel::Received),
+    });
+    let in_bounds = ordered && (1..=MAX_WINDOW).contains(&welcome.window);
+    in_bounds.then_some(Welcome {
+        version: u16::try_from(welcome.version).ok()?,
+        policy: welcome.policy().policy()?,
+        highest_ack: welcome.highest_ack().level()?,
+        may_read: welcome.may_read,
+        log_id: id(&welcome.log_id)?.into(),
+        epoch: welcome.epoch,
+        epoch_first_offset: welcome.epoch_first_offset,
+        producer_id: id(&welcome.producer_id)?.into(),
+        producer_epoch: welcome.producer_epoch,
+        secret: welcome.secret.to_vec(),
+        last,
+        window: welcome.window,
+        max_append_bytes: welcome.max_append_bytes,
+        max_record_bytes: welcome.max_record_bytes,
+        received: offsets.received,
+        written: offsets.written,
+        durable: offsets.durable,
+        earlier: welcome.earlier_epochs.iter().copied().map(Into::into).collect(),
+    })
+}

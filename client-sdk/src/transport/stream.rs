@@ -1,0 +1,90 @@
+//! A stream socket of either kind, used without splitting it.
+
+use crate::{Address, transport::address::HostPort};
+use bytes::BytesMut;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use std::{
+    io::{self, IoSlice, IoSliceMut},
+    mem::MaybeUninit,
+    os::fd::{AsFd, OwnedFd},
+};
+use tokio::{
+    io::{AsyncWriteExt, Interest, Ready},
+    net::{TcpStream, UnixStream},
+};
+
+/// Descriptors in one message at most.
+const MAX_FDS: usize = 3;
+/// Frames with descriptors are short.
+const FRAME_BYTES: usize = 4096;
+
+#[derive(Debug)]
+pub(super) enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    pub(super) async fn connect(address: &Address) -> io::Result<Self> {
+        match address {
+            Address::Unix(path) | Address::Shm(path) => UnixStream::connect(path).await.map(Self::Unix),
+            Address::Tcp(HostPort { host, port }) => {
+                let stream = TcpStream::connect((host.as_str(), *port)).await?;
+                stream.set_nodelay(true)?; // an append must not wait for the answer to the one before
+                Ok(Self::Tcp(stream))
+            }
+            #[cfg(feature = "grpc")]
+            Address::Grpc(_) => Err(io::Error::new(io::ErrorKind::InvalidInput, "gRPC is not framed")),
+        }
+    }
+
+    pub(super) async fn ready(&self, interest: Interest) -> io::Result<Ready> {
+        match self {
+            Self::Tcp(stream) => stream.ready(interest).await,
+            Self::Unix(stream) => stream.ready(interest).await,
+        }
+    }
+
+    pub(super) fn try_read_buf(&self, buf: &mut BytesMut) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.try_read_buf(buf),
+            Self::Unix(stream) => stream.try_read_buf(buf),
+        }
+    }
+
+    /// As [`Self::try_read_buf`], with the descriptors that come along.
+    pub(super) fn try_read_fds(&self, buf: &mut BytesMut, fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
+        match self {
+            Self::Unix(stream) => stream.try_io(Interest::READABLE, || receive(stream, buf, fds)),
+            Self::Tcp(stream) => stream.try_read_buf(buf),
+        }
+    }
+
+    pub(super) fn try_write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.try_write_vectored(slices),
+            Self::Unix(stream) => stream.try_write_vectored(slices),
+        }
+    }
+
+    pub(super) async fn shutdown(&mut self) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.shutdown().await,
+            Self::Unix(stream) => stream.shutdown().await,
+        }
+    }
+}
+
+fn receive(socket: impl AsFd, buf: &mut BytesMut, fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
+    let mut bytes = [0; FRAME_BYTES];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let got = recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights.take(MAX_FDS.saturating_sub(fds.len())));
+        }
+    }
+    buf.extend_from_slice(bytes.get(..got.bytes).unwrap_or_default());
+    Ok(got.bytes)
+}

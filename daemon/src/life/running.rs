@@ -1,0 +1,253 @@
+//! Life of the running daemon: gauges, its status line, the watchdog.
+//!
+//! Invariants: a reload is all or nothing, and a refused one is reported until another was taken; a slow disk is
+//! degraded, not dead. The daemon is ready only while it takes appends: neither while the journal takes none, nor while
+//! what lies in rings has them all refused.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clad_journal::{Accepting, Journal, Losses, Status};
+use tokio::task::JoinHandle;
+
+use crate::config::{Config, LoadArgs, reload_diff};
+use crate::ingest::rings::Rings;
+use crate::ingest::{ConnectionSlots, LiveSettings, Reactor};
+use crate::life::reload::{Outcome, Outcomes};
+use crate::life::signals::Signals;
+use crate::life::systemd::{Notifier, watchdog_interval};
+use crate::life::watchdog::Watchdog;
+use crate::life::{advice, setup};
+use crate::ops::events;
+use crate::ops::health::{Health, journal_failed};
+use crate::ops::log::{Logging, Style, Surroundings};
+use crate::ops::metrics::{self, Recent};
+use crate::ops::origin::Origin;
+use crate::ops::shares::Refusals;
+use crate::ops::status::Statement;
+
+/// A disk that has not finished for so long is reported as degraded.
+const DEGRADED_AFTER: Duration = Duration::from_secs(5);
+const TICK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// State that may change while the daemon runs.
+pub(crate) struct Running {
+    pub(crate) journal: Arc<Journal>,
+    pub(crate) health: Health,
+    pub(crate) rings: Rings,
+    pub(crate) logging: Logging,
+    pub(crate) notifier: Notifier,
+    pub(crate) connection_slots: Arc<ConnectionSlots>,
+    /// Serves connections until the end of the drain.
+    pub(crate) reactor: Reactor,
+    pub(crate) live_settings: LiveSettings,
+    pub(crate) config: Config,
+    pub(crate) origin: Origin,
+    pub(crate) args: LoadArgs,
+    /// Counts of the last seconds.
+    pub(crate) recent: Arc<Recent>,
+    /// When the process began to run.
+    pub(crate) started: Instant,
+    pub(crate) outcomes: Outcomes,
+    pub(crate) refusals: Refusals,
+    pub(crate) statement: Statement,
+    /// As the journal last reported it.
+    pub(crate) status: Status,
+}
+
+impl Running {
+    /// Runs until TERM or INT.
+    pub(crate) async fn until_stopped(&mut self, signals: &mut Signals) {
+        let mut tick = tokio::time::interval(TICK_INTERVAL);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut watchdog = watchdog_interval().map(|period| Watchdog::new(period, self.reactor.clone()));
+        let mut asked = None;
+        loop {
+            tokio::select! {
+                _ = signals.term.recv() => return,
+                _ = signals.int.recv() => return,
+                _ = signals.hup.recv() => self.reload(),
+                _ = signals.usr1.recv() => {
+                    let target = self.journal.request_sync();
+                    tracing::info!(target, "USR1: sync");
+                }
+                _ = signals.usr2.recv() => {
+                    drop(self.journal.rotate());
+                    tracing::info!("USR2: rotate");
+                }
+                // It asks the file system for its space: a hanging one must not hold up this task, on which the
+                // watchdog depends.
+                _ = tick.tick() => {
+                    if asked.is_none() {
+                        let (journal, dir) = (self.journal.clone(), self.config.journal.dir.clone());
+                        asked = Some(tokio::task::spawn_blocking(move || looked(&journal, &dir)));
+                    } else if let Some(why) = self.rings.why_refused() {
+                        self.health.not_ready("rings", why);
+                    }
+                }
+                status = answer(&mut asked) => {
+                    asked = None;
+                    if let Some(looked) = status {
+                        self.look(looked);
+                    }
+                }
+                () = due(&mut watchdog) => {
+                    if let Some(watchdog) = &mut watchdog && watchdog.gets_on(&self.journal, &self.rings) {
+                        self.notifier.watchdog();
+                    }
+                }
+            }
+        }
+    }
+
+    fn look(&mut self, looked: Looked) {
+        let Looked { status, losses, advice } = looked;
+        self.recent.look(self.started);
+        self.status = status;
+        self.refusals.look(metrics::refusals_for_share(), Instant::now(), &self.health);
+        events::losses(&self.health, &losses, &self.config.journal.dir);
+        let s = &self.status;
+        match s.disk_busy {
+            Some(age) if age > DEGRADED_AFTER => {
+                self.health.degraded("disk", format!("the oldest record has been waiting for the disk for {age:.0?}"));
+            }
+            _ => self.health.restored("disk"),
+        }
+        match self.rings.silent_for() {
+            silent if silent > DEGRADED_AFTER => self.health.degraded(
+                "rings",
+                format!("the drain of the rings has not got on for {silent:.0?}: appends wait behind it; restart clad"),
+            ),
+            _ => self.health.restored("rings"),
+        }
+        match self.rings.not_drained() {
+            Some(why) => self.health.degraded("kept", why),
+            None => self.health.restored("kept"),
+        }
+        match s.watermarks.accepting {
+            Accepting::Yes => match self.rings.why_refused() {
+                Some(why) => self.health.not_ready("rings", why),
+                None => self.health.ready(),
+            },
+            Accepting::NoSpace => match &s.unopened {
+                Some(reason) => {
+                    self.health.not_ready("space", format!("no further segment can be opened: {reason}{advice}"));
+                }
+                None => self.health.not_ready("space", "the disk has no room for a further segment"),
+            },
+            Accepting::Closing => self.health.not_ready("stop", "clad is going down"),
+            // Reported when it happened; a look that was under way then may have reported otherwise since.
+            Accepting::Failed => {
+                let reason = s.failure.as_deref().unwrap_or("a write or sync failed");
+                self.health.not_ready("journal", journal_failed(reason));
+            }
+        }
+        self.update_status_line();
+    }
+
+    fn update_status_line(&mut self) {
+        if let Some(line) =
+            self.statement.next(&self.status, self.connection_slots.open(), &self.health.state(), Instant::now())
+        {
+            self.notifier.status(&line);
+        }
+    }
+
+    fn reload(&mut self) {
+        self.notifier.reloading();
+        let outcome = match self.try_reload() {
+            Ok(text) => {
+                // Before it is reported: a reader of the report looks at the metric next.
+                metrics::config_loaded(Some(setup::unix_time()));
+                self.health.restored("reload");
+                tracing::info!("HUP: reloaded: {text}");
+                Outcome::Taken(text)
+            }
+            Err(text) => {
+                metrics::config_loaded(None);
+                self.health.degraded(
+                    "reload",
+                    format!(
+                        "the last reload was refused, and the next start will meet the same files: see `{}`",
+                        self.args.as_call("check")
+                    ),
+                );
+                tracing::error!("HUP: refused: {text}");
+                Outcome::Refused(text)
+            }
+        };
+        self.outcomes.leave(outcome);
+        let line = self.statement.line(&self.status, self.connection_slots.open(), &self.health.state());
+        self.notifier.ready(&line);
+    }
+
+    /// Takes all of the new configuration, or nothing.
+    fn try_reload(&mut self) -> Result<String, String> {
+        let loaded =
+            Config::load(&self.args).map_err(|e| format!("the configuration is bad, nothing was changed: {e}"))?;
+        let changes = reload_diff(&self.config, &loaded.config).map_err(|refused| refused.to_string())?;
+        // The one step that can fail comes first.
+        let group = &loaded.config.journal.group_commit;
+        let batch = setup::batch_bytes(&loaded.config);
+        self.journal
+            .set_group_commit(group.max_delay, batch, group.in_flight as usize)
+            .map_err(|e| format!("nothing was changed: no thread for journal.group_commit.in_flight: {e}"))?;
+        for c in &changes {
+            tracing::info!(key = c.key, from = c.from, to = c.to, "HUP: changed");
+        }
+        self.origin.set(&loaded);
+        self.apply(loaded.config);
+        let keys: Vec<_> = changes.iter().map(|change| change.key).collect();
+        Ok(match keys.as_slice() {
+            [] => "no key has changed".to_owned(),
+            [key] => format!("1 key changed: {key}"),
+            keys => format!("{} keys changed: {}", keys.len(), keys.join(", ")),
+        })
+    }
+
+    fn apply(&mut self, config: Config) {
+        self.logging.set_level(config.log.level);
+        self.logging.set_style(Style::choose(config.log.format, Surroundings::of_process()));
+        self.journal.set_retention(setup::retention(&config));
+        self.journal.set_rotate_after(config.rotation.max_age);
+        self.journal.set_max_producers(config.limits.max_producers as usize);
+        self.connection_slots.set_max(setup::connections_max(&config));
+        self.live_settings.set_limits(&config.limits);
+        self.rings.set_admission(self.live_settings.service().admission);
+        metrics::inflight_limit(config.limits.max_inflight_bytes);
+        self.config = config;
+    }
+}
+
+/// State of the journal.
+struct Looked {
+    status: Status,
+    losses: Losses,
+    /// Advice from what can be seen of its folder, where it cannot open a segment.
+    advice: String,
+}
+
+/// Blocks.
+fn looked(journal: &Journal, dir: &Path) -> Looked {
+    let status = journal.status();
+    let advice = status.unopened.as_ref().map_or_else(String::new, |_| advice::of_folder(dir));
+    Looked { status, losses: journal.losses(), advice }
+}
+
+/// Answer to the request, or never where there is none. `None`: the runtime is going down.
+async fn answer(asked: &mut Option<JoinHandle<Looked>>) -> Option<Looked> {
+    match asked {
+        Some(status) => status.await.ok(),
+        None => std::future::pending().await,
+    }
+}
+
+async fn due(watchdog: &mut Option<Watchdog>) {
+    match watchdog {
+        Some(watchdog) => {
+            watchdog.due().await;
+        }
+        None => std::future::pending().await,
+    }
+}

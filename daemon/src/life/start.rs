@@ -1,0 +1,362 @@
+//! Start of serving: the pages first, then the socket for records is taken, then the stored rings, then each listener.
+//!
+//! Invariants: a client that waits for a start can ask the pages why. A socket that cannot be had ends the start, with
+//! advice. A socket that the service manager holds is used, and is not ours to remove.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use clad_journal::Journal;
+use clad_journal::io::device::Substrate;
+use clad_proto::AckLevel;
+use clad_proto::grpc::v1::admin_server::AdminServer;
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::watch;
+use tokio_stream::wrappers::UnixListenerStream;
+
+use super::run::{START_TIMEOUT_EXTENSION, failed};
+use crate::access::Access;
+use crate::config::Config;
+use crate::exit::Exit;
+use crate::fdstore::{self, FdStore, InheritedFds, Sought, StoredRing};
+use crate::ingest::quota::Quota;
+use crate::ingest::rings::{self, Rings};
+use crate::ingest::{self, grpc};
+use crate::ingest::{Admission, ConnectionSlots, FramedService, LiveSettings, PeerTimeouts, Reactor, bind_unix};
+use crate::life::inherited_sockets::InheritedSockets;
+use crate::life::systemd::Notifier;
+use crate::life::{advice, setup};
+use crate::ops::admin::{AdminHandler, AdminService};
+use crate::ops::health::{Health, router};
+use crate::ops::origin::Origin;
+use crate::ops::pages::Pages;
+use crate::ops::shares::Shares;
+use crate::ops::status::Statement;
+use crate::ops::{gauges, metrics};
+use crate::read::Reads;
+
+/// Parts that serving needs.
+pub(super) struct Services {
+    pub(super) config: Config,
+    pub(super) origin: Origin,
+    pub(super) health: Health,
+    pub(super) journal: Arc<Journal>,
+    pub(super) substrate: Substrate,
+    /// Grounds of the policy's promise.
+    pub(super) grounds: String,
+    pub(super) stopped: watch::Receiver<bool>,
+    pub(super) recent: Arc<metrics::Recent>,
+    pub(super) started: Instant,
+    /// Bytes that buffers of connections use beyond their own.
+    pub(super) buffers: Arc<Quota>,
+}
+
+/// Parts that serving made.
+pub(super) struct Served {
+    pub(super) connection_slots: Arc<ConnectionSlots>,
+    pub(super) live_settings: LiveSettings,
+    pub(super) statement: Statement,
+    pub(super) sockets: Sockets,
+    pub(super) rings: Rings,
+}
+
+/// Files of the sockets that are ours to remove, at the end or where a start fails.
+#[derive(Debug, Default)]
+pub(super) struct Sockets(Vec<PathBuf>);
+
+impl Sockets {
+    pub(super) fn remove(&mut self) {
+        for path in self.0.drain(..) {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+impl Drop for Sockets {
+    fn drop(&mut self) {
+        self.remove();
+    }
+}
+
+/// The socket for records, before any client is served there.
+#[derive(Debug)]
+pub(super) struct Records {
+    listener: Option<UnixListener>,
+    sockets: Sockets,
+}
+
+impl Services {
+    /// The pages are there first: a client that waits for this start can ask why. `rings` is filled in later.
+    pub(super) async fn serve_pages(
+        &self,
+        scrape: metrics::Scrape,
+        rings: &Arc<OnceLock<Rings>>,
+        inherited: &mut InheritedSockets,
+        listen_addresses: &mut HashMap<String, String>,
+    ) -> Result<(), Exit> {
+        let config = &self.config;
+        let report = self.journal.status().engine;
+        scrape.io_info(setup::engine(report.engine), config.journal.durability);
+        tracing::info!(engine = report.engine.name(), "io engine: {}", report.why);
+        metrics::power_loss_protected(config.journal.power_loss_protected);
+        let (journal, health, reserve) = (self.journal.clone(), self.health.clone(), config.journal.reserve_free);
+        let (rings, none) = (rings.clone(), Rings::default());
+        let buffered = self.buffers.clone();
+        scrape.look_with(move || {
+            gauges::look(&journal, rings.get().unwrap_or(&none), &health, reserve);
+            metrics::connection_buffers(buffered.in_use() as u64);
+        });
+        if let Some((listener, address)) = bind_tcp("metrics.listen", config.metrics.listen, inherited).await? {
+            listen_addresses.insert("metrics".to_owned(), address);
+            let pages = router(self.health.clone(), scrape);
+            tokio::spawn(async move { axum::serve(Pages::new(listener), pages).await });
+        }
+        Ok(())
+    }
+
+    pub(super) async fn serve(
+        &self,
+        mut inherited: InheritedSockets,
+        mut listen_addresses: HashMap<String, String>,
+        records: Records,
+        stored: Option<(FdStore, Vec<StoredRing>)>,
+        reactor: Reactor,
+    ) -> Result<Served, Exit> {
+        let config = &self.config;
+        let Records { listener, mut sockets } = records;
+        let (policy, mut highest) = setup::policy(config);
+        let reach = self.substrate.durability_class(config.journal.power_loss_protected);
+        if !reach.is_durable() && highest > AckLevel::Written {
+            tracing::warn!("the highest ack level here is {reach}{}", advice::on_class(&reach));
+            highest = AckLevel::Written;
+        }
+        let budget_bytes = config.limits.max_inflight_bytes as usize;
+        let admission = Arc::new(Admission {
+            journal: self.journal.clone(),
+            policy,
+            highest,
+            flush_reach: if reach.is_durable() { AckLevel::Durable } else { AckLevel::Written },
+            max_append: setup::clamp(config.limits.max_append_bytes),
+            max_record: setup::clamp(config.journal.max_record_bytes),
+            max_connection_bytes: config.limits.max_connection_inflight_bytes as usize,
+            window: setup::WINDOW,
+            budget: Quota::new(budget_bytes),
+        });
+        let rings = self.rings(&admission, stored)?;
+        tokio::spawn(rings.clone().adopt_the_rest());
+        let reads = Reads::new(self.journal.clone(), admission.flush_reach);
+        let service = FramedService {
+            admission: admission.clone(),
+            reads: reads.clone(),
+            rings: rings.clone(),
+            assembly: Quota::new(budget_bytes),
+            buffers: self.buffers.clone(),
+            handshake_timeout: config.limits.handshake_timeout,
+            idle_timeout: config.limits.idle_timeout,
+            peer_timeouts: PeerTimeouts::default(),
+            stop: self.stopped.clone(),
+        };
+        let connection_slots = ConnectionSlots::new(setup::connections_max(config));
+        let shares = Shares {
+            connections: connection_slots.clone(),
+            inflight: admission.budget.clone(),
+            assembly: service.assembly.clone(),
+            buffers: self.buffers.clone(),
+            reads: reads.clone(),
+            rings: rings.clone(),
+        };
+        let live_settings = LiveSettings::new(service);
+        let access = Arc::new(Access::new(&config.access.read_group));
+        if let (Some(path), Some(listener)) = (&config.ingest.unix.path, listener) {
+            listen_addresses.insert("unix".to_owned(), path.display().to_string());
+            let stop = self.stopped.clone();
+            let served = ingest::unix(
+                listener,
+                reactor.clone(),
+                live_settings.clone(),
+                connection_slots.clone(),
+                access.clone(),
+                stop,
+            );
+            tokio::spawn(served);
+        }
+        if let Some((listener, address)) =
+            bind_tcp("ingest.tcp.listen", config.ingest.tcp.listen, &mut inherited).await?
+        {
+            listen_addresses.insert("tcp".to_owned(), address);
+            let (may_read, stop) = (config.ingest.tcp.allow_read, self.stopped.clone());
+            tokio::spawn(ingest::tcp(
+                listener,
+                reactor.clone(),
+                live_settings.clone(),
+                connection_slots.clone(),
+                may_read,
+                stop,
+            ));
+        }
+        if let Some((listener, address)) =
+            bind_tcp("ingest.grpc.listen", config.ingest.grpc.listen, &mut inherited).await?
+        {
+            listen_addresses.insert("grpc".to_owned(), address);
+            grpc::serve(
+                listener,
+                live_settings.clone(),
+                connection_slots.clone(),
+                config.ingest.grpc.allow_read,
+                self.health.clone(),
+            );
+        }
+        if let Some(path) = &config.admin.path {
+            let listener = bind_unix_of("admin.path", path, 0o660, &mut inherited, &mut sockets)?;
+            if sockets.0.contains(path) {
+                set_group(path, &config.access.admin_group);
+            }
+            listen_addresses.insert("admin".to_owned(), path.display().to_string());
+            self.serve_admin(listener, (policy, highest, admission.flush_reach), shares, listen_addresses.clone());
+        }
+        if !self.grounds.is_empty() {
+            tracing::info!(
+                policy = policy.name(),
+                "durable without a flush of any disk cache, because {}",
+                self.grounds
+            );
+        }
+        tracing::info!(listeners = ?listen_addresses, policy = policy.name(), highest_ack = highest.name(), "listening");
+        let promise = format!("{} to {}", policy.name(), highest.name());
+        let recovered = self.journal.report().to_string();
+        let statement = Statement::new(promise, recovered, self.journal.watermarks().received, Instant::now());
+        Ok(Served { connection_slots, live_settings, statement, sockets, rings })
+    }
+
+    /// Takes the socket for records, or gets it from the service manager: before anything else that goes by its name
+    /// (the rings), for only one daemon can have it. A client that connects waits until it is served.
+    pub(super) fn take_records(&self, inherited: &mut InheritedSockets) -> Result<Records, Exit> {
+        let mut sockets = Sockets::default();
+        let path = self.config.ingest.unix.path.as_deref();
+        let listener =
+            path.map(|path| bind_unix_of("ingest.unix.path", path, 0o666, inherited, &mut sockets)).transpose()?;
+        Ok(Records { listener, sockets })
+    }
+
+    /// The fd store, and the stored rings; nothing where there can be none. Waits for any process that has them.
+    pub(super) async fn stored(
+        &self,
+        inherited_fds: InheritedFds,
+        notifier: &Notifier,
+    ) -> Result<Option<(FdStore, Vec<StoredRing>)>, Exit> {
+        let sought = Sought {
+            socket: self.config.ingest.unix.path.as_deref(),
+            data: &self.config.journal.dir,
+            is_new: self.journal.report().fresh,
+        };
+        let found = fdstore::find(sought, inherited_fds, &self.health, |silence| {
+            self.health.not_ready("start", format!("starting: {silence}"));
+            notifier.status(&format!("waiting: {silence}"));
+            notifier.extend_timeout(START_TIMEOUT_EXTENSION);
+        });
+        found.await.map_err(|e| failed("find the rings of the daemon before this one", &e))
+    }
+
+    /// Resumes the stored rings, and is ready to give out others.
+    fn rings(&self, admission: &Arc<Admission>, stored: Option<(FdStore, Vec<StoredRing>)>) -> Result<Rings, Exit> {
+        let Some((fd_store, stored)) = stored else { return Ok(Rings::default()) };
+        let settings = rings::Settings::of(&self.config.ingest.shm);
+        let gives_out = self.config.ingest.shm.enabled && self.config.ingest.unix.path.is_some();
+        if !gives_out && stored.is_empty() {
+            return Ok(Rings::default());
+        }
+        Rings::start(settings, admission.clone(), fd_store, stored).map_err(|e| failed("start the drain of rings", &e))
+    }
+
+    fn serve_admin(
+        &self,
+        listener: UnixListener,
+        (policy, highest, reach): (clad_proto::DurabilityPolicy, AckLevel, AckLevel),
+        shares: Shares,
+        listeners: HashMap<String, String>,
+    ) {
+        let admin_service = AdminService {
+            journal: self.journal.clone(),
+            health: self.health.clone(),
+            substrate: self.substrate.clone(),
+            policy,
+            highest,
+            reach,
+            grounds: self.grounds.clone(),
+            not_durable: advice::not_durable(
+                &self.substrate.durability_class(self.config.journal.power_loss_protected),
+            ),
+            power_loss_protected: self.config.journal.power_loss_protected,
+            started: self.started,
+            recent: self.recent.clone(),
+            segment_bytes: self.config.journal.segment_bytes,
+            reserve_free: self.config.journal.reserve_free,
+            shares,
+            origin: self.origin.clone(),
+            dir: self.config.journal.dir.display().to_string(),
+            listeners,
+        };
+        let server = tonic::transport::Server::builder()
+            .add_service(AdminServer::new(AdminHandler(Arc::new(admin_service))))
+            .serve_with_incoming(UnixListenerStream::new(listener));
+        tokio::spawn(async move {
+            if let Err(e) = server.await {
+                tracing::error!(error = %e, "the admin service ended");
+            }
+        });
+    }
+}
+
+/// The socket that is held for us, or one of our own.
+fn bind_unix_of(
+    key: &str,
+    path: &Path,
+    mode: u32,
+    inherited: &mut InheritedSockets,
+    sockets: &mut Sockets,
+) -> Result<UnixListener, Exit> {
+    let (bound, is_ours) = match inherited.unix(path) {
+        Some(listener) => (UnixListener::from_std(listener), false),
+        None => (bind_unix(path, mode), true),
+    };
+    let listener = bound.map_err(|e| {
+        let advice = advice::on_socket(key, path, &e);
+        failed(&format!("listen on {} ({key})", path.display()), &format!("{e}{advice}"))
+    })?;
+    if is_ours {
+        sockets.0.push(path.to_path_buf());
+    }
+    Ok(listener)
+}
+
+async fn bind_tcp(
+    key: &str,
+    address: Option<std::net::SocketAddr>,
+    inherited: &mut InheritedSockets,
+) -> Result<Option<(TcpListener, String)>, Exit> {
+    let Some(address) = address else { return Ok(None) };
+    let bound = match inherited.tcp(address) {
+        Some(listener) => TcpListener::from_std(listener),
+        None => TcpListener::bind(address).await,
+    };
+    let listener = bound.map_err(|e| {
+        let advice = advice::on_address(key, &e);
+        failed(&format!("listen on {address} ({key})"), &format!("{e}{advice}"))
+    })?;
+    let address = listener.local_addr().map_or_else(|_| address.to_string(), |a| a.to_string());
+    Ok(Some((listener, address)))
+}
+
+/// Gives the admin socket to a group; an empty name leaves it with the daemon's own.
+fn set_group(path: &Path, group: &str) {
+    if group.is_empty() {
+        return;
+    }
+    let found = nix::unistd::Group::from_name(group).ok().flatten();
+    let given = found.map(|g| nix::unistd::chown(path, None, Some(g.gid)));
+    if !matches!(given, Some(Ok(()))) {
+        tracing::warn!(group, "the admin socket could not be given to access.admin_group: it stays with the own group");
+    }
+}

@@ -1,0 +1,215 @@
+//! The admin service: `clad.v1.Admin` over `admin.sock`, for users that may open that socket (mode 0660).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clad_journal::io::device::{Substrate, WriteCache};
+use clad_journal::{Accepting, Journal, Watermarks};
+use clad_proto::grpc::v1;
+use clad_proto::grpc::v1::admin_server::Admin;
+use clad_proto::{AckLevel, DurabilityPolicy};
+use tonic::{Request, Response, Status};
+
+use crate::ingest::rings::Rings;
+use crate::ops::health::Health;
+use crate::ops::metrics::{self, Recent};
+use crate::ops::origin::Origin;
+use crate::ops::shares::Shares;
+
+/// Longest that a sync or a rotation is waited for.
+const ADMIN_REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Sources of what the service reports.
+pub(crate) struct AdminService {
+    pub(crate) journal: Arc<Journal>,
+    pub(crate) health: Health,
+    pub(crate) substrate: Substrate,
+    pub(crate) policy: DurabilityPolicy,
+    pub(crate) highest: AckLevel,
+    /// Highest level that a sync can reach on the log's storage.
+    pub(crate) reach: AckLevel,
+    /// Basis of the policy's promise.
+    pub(crate) grounds: String,
+    /// Reason why no level above `written` is honest, and what to do; empty where one is.
+    pub(crate) not_durable: String,
+    /// The operator states it.
+    pub(crate) power_loss_protected: bool,
+    pub(crate) started: Instant,
+    pub(crate) recent: Arc<Recent>,
+    pub(crate) segment_bytes: u64,
+    pub(crate) reserve_free: u64,
+    pub(crate) shares: Shares,
+    pub(crate) origin: Origin,
+    pub(crate) dir: String,
+    pub(crate) listeners: HashMap<String, String>,
+}
+
+/// Implements the generated trait; a newtype because the trait cannot stand on an `Arc`.
+pub(crate) struct AdminHandler(pub(crate) Arc<AdminService>);
+
+impl AdminService {
+    fn status(&self) -> v1::StatusResponse {
+        let s = self.journal.status();
+        let report = self.journal.report();
+        let m = s.watermarks;
+        let origin = self.origin.snapshot();
+        let crate::ops::health::State { not_ready, degraded } = self.health.state();
+        v1::StatusResponse {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            log_id: s.log_id.to_vec().into(),
+            epoch: m.epoch,
+            epoch_first_offset: m.epoch_first,
+            policy: v1::DurabilityPolicy::from(self.policy).into(),
+            io_engine: s.engine.engine.name().to_owned(),
+            io_engine_reason: s.engine.why,
+            io_fallbacks: s.engine.fallbacks.iter().map(ToString::to_string).collect(),
+            inline_batches: s.inline_batches,
+            highest_ack: v1::AckLevel::from(self.highest).into(),
+            offsets: Some(v1::Offsets { received: m.received, written: m.written, durable: m.durable }),
+            lowest_offset: s.lowest_offset,
+            segments: s.segments as u64,
+            bytes: s.bytes,
+            failed: s.failure.is_some(),
+            failure: s.failure.unwrap_or_default(),
+            ready: not_ready.is_none(),
+            not_ready_reason: not_ready.map(|refused| refused.why).unwrap_or_default(),
+            disk_free_bytes: s.space.free,
+            disk_total_bytes: s.space.total,
+            substrate: Some(substrate(&self.substrate, self.power_loss_protected)),
+            policy_reason: self.grounds.clone(),
+            not_durable_reason: self.not_durable.clone(),
+            segments_recycled: s.recycled,
+            recovery: Some(v1::Recovery {
+                summary: report.to_string(),
+                clean: report.clean,
+                duration_ms: report.took_ns / 1_000_000,
+                truncated_bytes: report.quarantined_bytes,
+                rewritten_bytes: report.rewritten_bytes,
+                records: report.rewritten_records,
+            }),
+            connections: self.shares.connections.by_transport(),
+            producers: s.producers as u64,
+            inflight_bytes: s.in_flight_bytes as u64,
+            uptime_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            pid: std::process::id(),
+            config_files: origin.files,
+            config_overrides: origin.overrides,
+            journal_dir: self.dir.clone(),
+            listeners: self.listeners.clone(),
+            counters: Some(metrics::counters(self.started)),
+            counters_before: self.recent.oldest(),
+            degraded: degraded.into_iter().map(|(cause, line)| (cause.to_owned(), line)).collect(),
+            oldest_undurable_us: micros(s.oldest_undurable.unwrap_or_default()),
+            oldest_segment_time: s.oldest_segment_ns.and_then(|ns| u64::try_from(ns).ok()),
+            segment_bytes: self.segment_bytes,
+            reserve_free_bytes: self.reserve_free,
+            prepared: s.prepared,
+            retention: self.journal.retention() != clad_journal::Retention::default(),
+            inflight_limit_bytes: self.shares.inflight.total() as u64,
+            rings: Some(rings(&self.shares.rings)),
+            shares: self.shares.snapshot(&self.journal),
+            owners: s.owners.iter().map(|&(owner, bytes)| v1::OwnerBytes { owner, bytes }).collect(),
+        }
+    }
+}
+
+fn rings(rings: &Rings) -> v1::Rings {
+    let ((count, bytes), usage) = (rings.totals(), rings.usage());
+    v1::Rings {
+        count: count as u64,
+        bytes: bytes as u64,
+        data_bytes: usage.data_bytes,
+        used_bytes: usage.used_bytes,
+        waiting_appends: usage.waiting,
+        aside: rings.stalled() as u64,
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn substrate(s: &Substrate, power_loss_protected: bool) -> v1::Substrate {
+    let device = |d: &clad_journal::io::device::Device| v1::Device {
+        name: d.name.clone(),
+        cache: match d.write_cache {
+            WriteCache::WriteBack => "write back",
+            WriteCache::WriteThrough => "write through",
+            WriteCache::Unknown => "unknown",
+        }
+        .to_owned(),
+        model: d.model.clone().unwrap_or_default(),
+        rotational: d.rotational,
+        logical_block_bytes: d.logical_block,
+    };
+    v1::Substrate {
+        filesystem: s.filesystem.clone(),
+        mount_point: s.mount_point.display().to_string(),
+        mount_options: s.mount_options.join(","),
+        devices: s.devices.iter().map(device).collect(),
+        notes: s.notes.clone(),
+        power_loss_protected,
+    }
+}
+
+#[tonic::async_trait]
+impl Admin for AdminHandler {
+    async fn status(&self, _: Request<v1::StatusRequest>) -> Result<Response<v1::StatusResponse>, Status> {
+        let admin_service = self.0.clone();
+        let status = tokio::task::spawn_blocking(move || admin_service.status()).await;
+        status.map(Response::new).map_err(|e| Status::internal(e.to_string()))
+    }
+
+    async fn rotate(&self, _: Request<v1::RotateRequest>) -> Result<Response<v1::RotateResponse>, Status> {
+        let answer = tokio::time::timeout(ADMIN_REQUEST_TIMEOUT, self.0.journal.rotate()).await;
+        let answer = answer.map_err(|_| Status::deadline_exceeded("the segment was not sealed within a minute"))?;
+        let sealed = answer.map_err(|_| Status::unavailable("clad is going down"))?.map_err(Status::unavailable)?;
+        let active = self.0.journal.active_segment();
+        Ok(Response::new(match sealed {
+            Some((number, first_offset, end_offset)) => {
+                v1::RotateResponse { sealed_segment: Some(number), first_offset, end_offset, active_segment: active }
+            }
+            None => v1::RotateResponse { active_segment: active, ..Default::default() },
+        }))
+    }
+
+    async fn sync(&self, _: Request<v1::SyncRequest>) -> Result<Response<v1::SyncResponse>, Status> {
+        if self.0.reach < AckLevel::Durable {
+            let text = "nothing can be made durable on what this log stands on (`clactl status`); what is `written` is with the kernel";
+            return Err(Status::failed_precondition(text));
+        }
+        let mut watermarks = self.0.journal.subscribe();
+        let failures = watermarks.borrow().failures;
+        let target = self.0.journal.request_sync();
+        let has_failed = |m: &Watermarks| m.failures != failures || m.accepting == Accepting::Failed;
+        let reached = watermarks.wait_for(|m| m.durable >= target || has_failed(m));
+        let reached = tokio::time::timeout(ADMIN_REQUEST_TIMEOUT, reached).await;
+        let m = *reached
+            .map_err(|_| Status::deadline_exceeded("the disk did not finish the sync within a minute"))?
+            .map_err(|_| Status::unavailable("clad is going down"))?;
+        match has_failed(&m) {
+            false => Ok(Response::new(v1::SyncResponse { durable: m.durable })),
+            true => Err(Status::unavailable("the journal has failed and recovers by itself; sync again then")),
+        }
+    }
+
+    async fn segments(&self, _: Request<v1::SegmentsRequest>) -> Result<Response<v1::SegmentsResponse>, Status> {
+        let journal = self.0.journal.clone();
+        let all = tokio::task::spawn_blocking(move || journal.segments()).await;
+        let all = all.map_err(|e| Status::internal(e.to_string()))?;
+        let time = |t: Option<i64>| t.map(|t| u64::try_from(t).unwrap_or(0));
+        let segment = |s: clad_journal::SegmentSummary| v1::Segment {
+            number: s.number,
+            first_offset: s.first_offset,
+            end_offset: s.end_offset,
+            bytes: s.bytes,
+            sealed: s.sealed,
+            min_time: time(s.times_ns.map(|t| t.0)),
+            max_time: time(s.times_ns.map(|t| t.1)),
+            records: s.end_offset - s.first_offset,
+            file: clad_journal::format::segment_name(s.number),
+        };
+        Ok(Response::new(v1::SegmentsResponse { segments: all.into_iter().map(segment).collect() }))
+    }
+}

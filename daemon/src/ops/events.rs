@@ -1,0 +1,160 @@
+//! Events of the journal, as metrics, log lines and health. Called from the journal's own threads: nothing here waits.
+
+use clad_journal::io::FallbackReason;
+use clad_journal::{Doubt, Event, Losses, Observer};
+use std::path::Path;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use crate::ops::health::{Health, journal_failed};
+use crate::ops::metrics::{self, Recovery, Rule, Trigger};
+
+/// The observer that the journal is opened with. `phase` reports what a start is doing.
+pub(crate) fn observer(health: Health, phase: watch::Sender<String>) -> Observer {
+    Arc::new(move |event| match event {
+        Event::WaitsForWrites { segment, over: false } => {
+            let text = format!("waiting for a dead process's writes to segment {segment} to reach the disk");
+            phase.send_replace(text);
+            handle_event(&health, event);
+        }
+        Event::Scanning { segment } => drop(phase.send_replace(format!("recovering: reading segment {segment}"))),
+        event => handle_event(&health, event),
+    })
+}
+
+/// Reports what is known to be gone, as health: not only at the start that found it, but for as long as it is known.
+pub(crate) fn losses(health: &Health, losses: &Losses, dir: &Path) {
+    const CAUSE: &str = "damage";
+    if !losses.are_there() {
+        return health.restored(CAUSE);
+    }
+    let dir = dir.display();
+    health.degraded(
+        CAUSE,
+        match losses.are_certain() {
+            true => format!(
+                "acknowledged records were lost: `clactl verify {dir}` names what is known of it, a backup may have them"
+            ),
+            false => format!(
+                "acknowledged records may have been lost at the end of a segment: nothing tells how many, and the next start says \
+                 nothing of it. What could be read is kept, or in {dir}/quarantine; a backup may have the rest"
+            ),
+        },
+    );
+}
+
+fn handle_event(health: &Health, event: &Event) {
+    match event {
+        Event::Batch { records, bytes, synced, inline, took } => {
+            metrics::batch(u64::from(*records), *bytes);
+            if *inline {
+                metrics::inline_batch();
+            }
+            if *synced {
+                metrics::synced(*took);
+            }
+        }
+        Event::Fallback(fallback) => {
+            metrics::io_fallback(match fallback.reason {
+                FallbackReason::Direct => metrics::Fallback::Direct,
+                FallbackReason::WriteSync => metrics::Fallback::WriteSync,
+                FallbackReason::UringDenied => metrics::Fallback::UringDenied,
+                FallbackReason::UringUnsupported => metrics::Fallback::UringUnsupported,
+                FallbackReason::Memlock => metrics::Fallback::Memlock,
+            });
+            tracing::warn!("{fallback}");
+        }
+        Event::Synced { took } => metrics::synced(*took),
+        Event::Sealed { segment, first_offset, end_offset, trigger } => {
+            match trigger {
+                clad_journal::Trigger::Size => metrics::rotated(Trigger::Size),
+                clad_journal::Trigger::Age => metrics::rotated(Trigger::Age),
+                clad_journal::Trigger::Command => metrics::rotated(Trigger::Command),
+                clad_journal::Trigger::Recovery => metrics::rotated(Trigger::Recovery),
+                clad_journal::Trigger::Close => {}
+            }
+            tracing::info!(segment, first_offset, end_offset, ?trigger, "segment sealed");
+        }
+        Event::Unprepared { segment } => {
+            metrics::unprepared();
+            tracing::warn!(
+                segment,
+                "the next segment was not prepared in time: unwritten space is used, which is slower"
+            );
+        }
+        Event::Failed { reason } => {
+            metrics::sync_failed();
+            metrics::journal_failed(true);
+            health.not_ready("journal", journal_failed(reason));
+            tracing::error!(reason, "the journal failed: nothing is acknowledged until it has recovered");
+        }
+        Event::Recovered { epoch, from, to } => {
+            metrics::journal_failed(false);
+            metrics::recovery(Recovery::Done);
+            health.ready();
+            health.restored("recovery");
+            tracing::warn!(epoch, from, to, "the journal recovered: these offsets were written again elsewhere");
+        }
+        Event::RecoveryFailed { reason, retry_in } => {
+            metrics::recovery(Recovery::Failed);
+            health.degraded("recovery", format!("recovery failed: {reason}"));
+            tracing::error!(reason, ?retry_in, "recovery failed, it is tried again");
+        }
+        Event::SegmentFailed { reason } => tracing::error!(reason, "a segment could not be made ready or cleared away"),
+        Event::NoSpace(true) => {
+            health.degraded("space", "no room for a further segment; appends are refused when this one is full");
+            tracing::error!(
+                "no room for a further segment: appends are refused as retryable once this one is full. Make room on the file \
+                 system (`df`, and `df -i`), or set [retention] max_bytes or min_free and reload; they resume by themselves"
+            );
+        }
+        Event::NoSpace(false) => {
+            health.restored("space");
+            tracing::info!("there is room for a further segment again");
+        }
+        Event::Removed { segment, first_offset, end_offset, rule } => {
+            let label = match rule {
+                clad_journal::Rule::MaxBytes => Rule::MaxBytes,
+                clad_journal::Rule::MaxAge => Rule::MaxAge,
+                clad_journal::Rule::MinFree => Rule::MinFree,
+            };
+            metrics::retained_away(label, 1);
+            tracing::info!(segment, first_offset, end_offset, ?rule, "retention removed a segment");
+        }
+        Event::WaitsForWrites { segment, over: false } => {
+            health.degraded("writes", "recovery waits for a dead process's writes to the disk to end");
+            tracing::warn!(segment, "recovery waits for a dead process's writes to this segment to end");
+        }
+        Event::WaitsForWrites { segment, over: true } => {
+            health.restored("writes");
+            tracing::info!(segment, "the dead process's writes to this segment have ended");
+        }
+        Event::Recycled { segment, as_segment } => {
+            metrics::recycled();
+            tracing::info!(segment, as_segment, "a segment that retention removed is used again");
+        }
+        Event::NotRecycled { segment, reason } => {
+            tracing::info!(segment, reason, "a segment that retention removed is not used again, its file is gone");
+        }
+        Event::RetentionPaused(doubt) => {
+            metrics::retention_paused();
+            let why = match doubt {
+                Doubt::Jump => "the wall clock jumped against boot time",
+                Doubt::Start => "nothing has synchronised the wall clock since the start",
+            };
+            let rests = "retention by age rests until the clock is synchronised, 10 minutes at most; max_bytes and min_free go on";
+            health.degraded("clock", format!("{why}: {rests}"));
+            tracing::warn!("{why}: {rests}");
+        }
+        Event::RetentionResumed => {
+            health.restored("clock");
+            tracing::info!("retention by age goes on");
+        }
+        Event::Scanning { .. } => {} // of a start: see `observer`
+        Event::Lost { from, to } => {
+            metrics::damaged(*from, *to);
+            tracing::error!(from, to, "acknowledged records cannot be found any more");
+        }
+    }
+}

@@ -1,0 +1,432 @@
+//! The open journal: the shell around the committer.
+//!
+//! Threads wait for jobs and carry them out themselves (`workers.rs`): with an empty queue the woken thread makes the
+//! write, with no further hand-over. A background thread prepares segments and applies retention. No thread works for
+//! another part: a slow disk delays these threads alone.
+//!
+//! Invariant: the lock is held for decisions and for copies of one append or one burst, never over a call to the disk.
+//! The watermarks are published after its release, and an older value never replaces a newer one.
+
+mod close;
+pub(crate) mod losses;
+#[cfg(feature = "models")]
+mod model;
+pub(crate) mod open;
+pub(crate) mod status;
+
+use std::path::Path;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{oneshot, watch};
+
+use crate::clock::{Clock, Moment, SystemClock};
+use crate::config::{JournalConfig, Policy, Retention};
+use crate::env::{Event, Observer};
+use crate::error::{AppendError, OpenError};
+use crate::format::meta::Meta;
+use crate::io::{EngineOptions, OsStorage, Storage, device};
+use crate::read::reader::Reader;
+use crate::recover::Report;
+use crate::run::background;
+use crate::run::waiters::Watcher;
+use crate::run::workers;
+use crate::sync::atomic::Ordering;
+use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{Mutex, MutexGuard};
+use crate::write::batch::BurstPermits;
+use crate::write::committer::{Accepted, Append, Committer, Item, RotateAnswer, Sender};
+use crate::write::permits::Permit;
+use crate::write::producer::{ProducerId, ProducerState};
+use crate::write::watermarks::{Level, Watermarks};
+
+use self::losses::{AbandonedSegments, Losses, abandoned_of};
+use self::open::open_shared;
+use crate::run::deferred::DeferredWrite;
+use crate::run::presence::Present;
+use crate::run::shared::{Core, Shared};
+
+/// An open journal. Dropping it without [`Journal::close`] is an unclean end.
+pub struct Journal {
+    shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    report: Report,
+    abandoned: Mutex<AbandonedSegments>,
+}
+
+impl Journal {
+    /// Opens or creates the log in a folder of a real file system, and recovers it.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open_dir(dir: &Path, config: JournalConfig, observer: Observer) -> Result<Self, OpenError> {
+        config.check().map_err(OpenError::Config)?;
+        let substrate = device::discover(dir);
+        if let Policy::SyncFileRange { .. } = config.policy {
+            substrate.range_sync(config.power_loss_protected).map_err(|e| OpenError::Config(e.to_string()))?;
+        }
+        let callback = observer.clone();
+        let options = EngineOptions {
+            wish: config.io_engine,
+            in_flight: config.policy.in_flight(),
+            write_bytes: config.policy.batch_bytes(),
+            on_fallback: Arc::new(move |fallback| callback(&Event::Fallback(fallback.clone()))),
+        };
+        let storage = OsStorage::open_with(dir, substrate.block_size, substrate.zeroing_pays(), &options)
+            .map_err(OpenError::io(dir.display().to_string()))?;
+        Self::open(Arc::new(storage), &dir.display().to_string(), SystemClock::shared(), config, observer)
+    }
+
+    /// Opens or creates the log on any storage. Blocks for as long as recovery takes.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(
+        storage: Arc<dyn Storage>,
+        dir: &str,
+        clock: Arc<dyn Clock>,
+        config: JournalConfig,
+        observer: Observer,
+    ) -> Result<Self, OpenError> {
+        let (shared, report) = open_shared(storage, dir, clock, config, observer)?;
+        let journal = Self { shared, threads: Mutex::new(Vec::new()), report, abandoned: Mutex::default() };
+        journal.spawn_threads().map_err(OpenError::io("start the journal's threads"))?;
+        Ok(journal)
+    }
+
+    fn spawn_threads(&self) -> std::io::Result<()> {
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(ring) = self.shared.storage().ring() {
+            ring.attach(workers::on_ring(&self.shared));
+        }
+        self.add_thread(&mut threads, "clad-prepare".to_owned(), background::run)?;
+        self.add_writers(&mut threads, self.shared.env().config.policy.in_flight())
+    }
+
+    /// Starts the writing threads: one more than there may be writes in flight, or a single one beside a ring. The
+    /// preparing thread is added to them.
+    fn add_writers(&self, threads: &mut Vec<JoinHandle<()>>, in_flight: usize) -> std::io::Result<()> {
+        let beside = if self.shared.storage().ring().is_some() { 0 } else { in_flight };
+        for i in threads.len() - 1..=beside {
+            self.add_thread(threads, format!("clad-write-{i}"), workers::run)?;
+        }
+        Ok(())
+    }
+
+    fn add_thread(
+        &self,
+        threads: &mut Vec<JoinHandle<()>>,
+        name: String,
+        run: fn(&Arc<Shared>),
+    ) -> std::io::Result<()> {
+        let present = Present::new(&self.shared);
+        threads.push(thread::Builder::new().name(name).spawn(move || run(present.shared()))?);
+        Ok(())
+    }
+
+    /// Findings and actions of the start.
+    pub fn report(&self) -> &Report {
+        &self.report
+    }
+
+    /// Returns the acknowledged data that is known to be lost. Once a minute it scans `quarantine/`, which waits for
+    /// the file system; if that fails, the last values stay.
+    pub fn losses(&self) -> Losses {
+        let abandoned = abandoned_of(&self.shared, &self.abandoned);
+        Losses::of(&self.shared.env().meta.get(), &self.report, abandoned.into_iter())
+    }
+
+    /// Takes an append and gives it its offset, without waiting for the disk; or refuses it, without a trace.
+    ///
+    /// # Errors
+    /// [`AppendError`].
+    pub fn append(&self, append: Append<'_>) -> Result<Accepted, AppendError> {
+        self.append_at(append, self.now())
+    }
+
+    /// The journal's clocks now, for [`Self::append_at`].
+    pub fn now(&self) -> Moment {
+        self.shared.env().now()
+    }
+
+    /// As [`Self::append`], for a caller that takes many at once and reads the clocks once for all of them.
+    ///
+    /// # Errors
+    /// [`AppendError`].
+    pub fn append_at(&self, append: Append<'_>, now: Moment) -> Result<Accepted, AppendError> {
+        let (core, before, accepted) = self.taken_alone(append, now)?;
+        self.shared.wake_after(core, before, now);
+        Ok(accepted)
+    }
+
+    /// Passes one append to the committer. Returns the lock still held, and the size of the open batch before.
+    fn taken_alone(
+        &self,
+        append: Append<'_>,
+        now: Moment,
+    ) -> Result<(MutexGuard<'_, Core>, usize, Accepted), AppendError> {
+        let mut core = self.shared.core();
+        let before = core.committer.pending_bytes();
+        let accepted = core.committer.append(append, now)?;
+        Ok((core, before, accepted))
+    }
+
+    /// Takes the appends of one sender that came together. Each is taken or refused exactly as if it had come alone,
+    /// in their order. `answer` is called for each in that order, under the lock: it must be quick. The lock is taken
+    /// once and held over a copy of all of them, so the caller must bound the burst.
+    ///
+    /// `permit` is what admission counted for all of them together. Each accepted append holds its share as long as
+    /// the journal holds its memory; the rest (of refused and resent appends) is released here.
+    pub fn append_burst(
+        &self,
+        from: &Sender<'_>,
+        burst: &[Item<'_>],
+        permit: Option<Permit>,
+        now: Moment,
+        answer: impl FnMut(Result<Accepted, AppendError>),
+    ) {
+        self.with_burst_permits(permit, now, |committer, permits| {
+            committer.append_burst(from, burst, now, permits, answer)
+        });
+    }
+
+    /// As [`Self::append_burst`], for several senders in turn: all of one run are taken before any of the next, and no
+    /// other append comes between.
+    ///
+    /// A temporary refusal is not overtaken. Where the journal refuses every sender ([`AppendError::is_for_all`]), it
+    /// refuses all later appends with the same error. Where it refuses one sender ([`AppendError::is_for_now`]), it
+    /// refuses all of that sender's. So an item may have its gap mark where all before it is stored or refused for
+    /// good: it jumps over nothing that waits.
+    pub fn append_runs<'a>(
+        &self,
+        runs: impl IntoIterator<Item = (&'a Sender<'a>, &'a [Item<'a>])>,
+        permit: Option<Permit>,
+        now: Moment,
+        answer: impl FnMut(Result<Accepted, AppendError>),
+    ) {
+        self.with_burst_permits(permit, now, |committer, permits| committer.append_runs(runs, now, permits, answer));
+    }
+
+    /// Passes a burst to the committer, under one lock, and wakes the required threads.
+    fn with_burst_permits(
+        &self,
+        permit: Option<Permit>,
+        now: Moment,
+        take: impl FnOnce(&mut Committer, &mut BurstPermits),
+    ) {
+        let (core, before, _permits) = self.taken(permit, take);
+        self.shared.wake_after(core, before, now);
+    }
+
+    /// Passes a burst to the committer. Returns the lock still held, the size of the open batch before, and the rest
+    /// of the permit, which must be dropped after the lock.
+    fn taken(
+        &self,
+        permit: Option<Permit>,
+        take: impl FnOnce(&mut Committer, &mut BurstPermits),
+    ) -> (MutexGuard<'_, Core>, usize, BurstPermits) {
+        let mut permits = BurstPermits::new(permit);
+        let mut core = self.shared.core();
+        let before = core.committer.pending_bytes();
+        take(&mut core.committer, &mut permits);
+        (core, before, permits)
+    }
+
+    /// As [`Self::append_at`], with the write deferred to the caller.
+    ///
+    /// # Errors
+    /// [`AppendError`].
+    pub fn append_deferred(
+        &self,
+        append: Append<'_>,
+        now: Moment,
+    ) -> Result<(Accepted, Option<DeferredWrite>), AppendError> {
+        let (core, before, accepted) = self.taken_alone(append, now)?;
+        Ok((accepted, self.shared.defer_write(core, before, now)))
+    }
+
+    /// As [`Self::append_burst`], with the write deferred to the caller.
+    pub fn append_burst_deferred(
+        &self,
+        from: &Sender<'_>,
+        burst: &[Item<'_>],
+        permit: Option<Permit>,
+        now: Moment,
+        answer: impl FnMut(Result<Accepted, AppendError>),
+    ) -> Option<DeferredWrite> {
+        let (core, before, _permits) =
+            self.taken(permit, |committer, permits| committer.append_burst(from, burst, now, permits, answer));
+        self.shared.defer_write(core, before, now)
+    }
+
+    /// As [`Self::append_runs`], with the write deferred to the caller.
+    pub fn append_runs_deferred<'a>(
+        &self,
+        runs: impl IntoIterator<Item = (&'a Sender<'a>, &'a [Item<'a>])>,
+        permit: Option<Permit>,
+        now: Moment,
+        answer: impl FnMut(Result<Accepted, AppendError>),
+    ) -> Option<DeferredWrite> {
+        let (core, before, _permits) =
+            self.taken(permit, |committer, permits| committer.append_runs(runs, now, permits, answer));
+        self.shared.defer_write(core, before, now)
+    }
+
+    /// The watermarks now.
+    pub fn watermarks(&self) -> Watermarks {
+        self.shared.watermarks()
+    }
+
+    /// The watermarks as they move: the newest value, not every one.
+    pub fn subscribe(&self) -> watch::Receiver<Watermarks> {
+        self.shared.watermarks.subscribe()
+    }
+
+    /// Calls `callback` each time the watermarks have moved, in the thread that moved them: it must be quick. It does
+    /// not get their values: of two threads that move them, the later may call first. For one listener: a second call
+    /// changes nothing.
+    pub fn on_watermarks(&self, callback: impl Fn() + Send + Sync + 'static) {
+        self.shared.watermarks.listen(callback);
+    }
+
+    /// Returns a watcher that waits for offsets and is woken for no others.
+    pub fn watcher(&self) -> Watcher {
+        self.shared.watermarks.watcher()
+    }
+
+    /// State of a producer.
+    ///
+    /// # Errors
+    /// [`AppendError::NotOwner`].
+    pub fn producer(&self, id: &ProducerId, owner: u64) -> Result<Option<ProducerState>, AppendError> {
+        self.shared.core().committer.producer(id, owner)
+    }
+
+    /// State of a producer that is about to append by another way than before: checked as its next append will be.
+    ///
+    /// # Errors
+    /// Errors that its next append would get for reasons of its producer: [`AppendError::NotOwner`],
+    /// [`AppendError::Fenced`], [`AppendError::TooManyProducers`]. Acceptance by the log as a whole is not checked.
+    pub fn may_append(&self, id: &ProducerId, owner: u64, epoch: u32) -> Result<Option<ProducerState>, AppendError> {
+        self.shared.core().committer.may_append(id, owner, epoch, self.now())
+    }
+
+    /// True if a record of a producer that was once taken is (still) in the log, by its sequence: a recovery may have
+    /// dropped it. Nothing if unknown, as for a producer that is not remembered.
+    pub fn is_stored(&self, id: &ProducerId, owner: u64, sequence: u64) -> Option<bool> {
+        self.shared.core().committer.is_stored(id, owner, sequence, self.now())
+    }
+
+    /// Begins a producer's session: earlier epochs are fenced. While it lasts, the producer is not forgotten and does
+    /// not pass to another owner, even if nothing of it is stored yet. End it by [`Journal::disconnect`].
+    ///
+    /// `counted` is the owner whose share of the producers it counts in: its uid, or
+    /// [`NETWORK`](crate::write::owner_bytes::NETWORK).
+    ///
+    /// # Errors
+    /// [`AppendError::NotOwner`], [`AppendError::Forgetting`]; there is no session then.
+    pub fn connect(&self, id: &ProducerId, owner: u64, epoch: u32, counted: u64) -> Result<(), AppendError> {
+        self.shared.core().committer.connect(id, owner, epoch, counted)
+    }
+
+    /// Waits while a recently forgotten earlier life of a producer blocks its session: until the log durably contains
+    /// its tombstone. Takes a write and a sync at most, where the disk works and has room. Cancel safe.
+    pub async fn forgotten(&self, id: &ProducerId) {
+        let mut watermarks = self.subscribe();
+        while self.shared.core().committer.is_forgetting(id) {
+            self.shared.work.notify_one();
+            if watermarks.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Ends a session. `forget`: the producer said that it will not come back, and has nothing unacknowledged. It is
+    /// unknown from now on, and after a crash once the log contains its tombstone ([`Self::forgotten`]).
+    pub fn disconnect(&self, id: &ProducerId, forget: bool) {
+        let looks = self.shared.core().committer.disconnect(id, forget);
+        if looks {
+            self.shared.work.notify_one();
+        }
+    }
+
+    /// Number of producers of each owner, in no order, and the total above which newcomers are judged by their owner's
+    /// share.
+    pub fn producers_by_owner(&self) -> (Vec<(u64, usize)>, usize) {
+        self.shared.core().committer.producers_by_owner()
+    }
+
+    /// Requests that everything received so far becomes durable, and returns the end that `durable` then reaches.
+    pub fn request_sync(&self) -> u64 {
+        let target = self.shared.core().committer.request_sync();
+        self.shared.wake_all();
+        target
+    }
+
+    /// Seals the active segment. The answer is (number, first offset, end), or nothing if it held no record.
+    pub fn rotate(&self) -> oneshot::Receiver<RotateAnswer> {
+        let (reply, answer) = oneshot::channel();
+        self.shared.core().committer.request_rotate(reply);
+        self.shared.wake_all();
+        answer
+    }
+
+    /// Returns a reader from `from` on, of records below `level`.
+    pub fn reader(&self, from: u64, level: Level) -> Reader {
+        Reader::new(self.shared.clone(), from, level)
+    }
+
+    /// The longest payload of an append that this journal takes: a longer one is refused with [`AppendError::Size`].
+    pub fn max_append_bytes(&self) -> u32 {
+        self.shared.core().committer.max_append_bytes()
+    }
+
+    /// Content of `clad.meta`: log id, epochs, offsets removed by retention.
+    pub fn meta(&self) -> Meta {
+        self.shared.env().meta.get()
+    }
+
+    /// The rules of retention.
+    pub fn retention(&self) -> Retention {
+        self.shared.retention()
+    }
+
+    /// Replaces the rules of retention.
+    pub fn set_retention(&self, retention: Retention) {
+        self.shared.set_retention(retention);
+    }
+
+    /// Replaces the age at which the active segment is sealed.
+    pub fn set_rotate_after(&self, age: Duration) {
+        self.shared.with(|c| c.set_rotate_after(age));
+        self.shared.wake_all();
+    }
+
+    /// Replaces the settings of batches under `group_commit` and `sync_file_range`; does nothing under another policy.
+    /// `max_delay` and `max_bytes` hold from the next batch on, as do fewer writes in flight; more of them begin with
+    /// the next segment.
+    ///
+    /// # Errors
+    /// Where a thread for a further write cannot be started; then nothing was changed.
+    pub fn set_group_commit(&self, max_delay: Duration, max_bytes: u32, in_flight: usize) -> std::io::Result<()> {
+        if !matches!(self.shared.env().config.policy, Policy::GroupCommit { .. } | Policy::SyncFileRange { .. }) {
+            return Ok(());
+        }
+        let in_flight = in_flight.max(1);
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        if !threads.is_empty() {
+            self.add_writers(&mut threads, in_flight)?;
+        }
+        drop(threads);
+        self.shared.env().in_flight.store(in_flight, Ordering::Relaxed);
+        self.shared.with(|c| c.set_group_commit(max_delay, max_bytes, in_flight));
+        self.shared.wake_all();
+        Ok(())
+    }
+
+    /// Replaces the number of producers that are remembered. If it is less than there are, none is forgotten early:
+    /// newcomers are refused until enough have been silent for [`JournalConfig::keep_producer`].
+    pub fn set_max_producers(&self, max: usize) {
+        self.shared.with(|c| c.set_max_producers(max));
+    }
+}

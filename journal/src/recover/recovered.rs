@@ -1,0 +1,31 @@
+//! Result of a start's recovery.
+
+use std::sync::Arc;
+
+use super::report::Report;
+use crate::config::JournalConfig;
+use crate::format::footer::Before;
+use crate::io::File;
+use crate::read::catalog::Sealed;
+use crate::write::active::Active;
+use crate::write::metafile::MetaFile;
+use crate::write::producer::ProducerTable;
+
+/// A log that is ready to resume.
+pub(crate) struct Recovered {
+    pub(crate) meta: MetaFile,
+    pub(crate) lock: Arc<dyn File>,
+    pub(crate) producers: ProducerTable,
+    pub(crate) sealed: Vec<Sealed>,
+    pub(crate) next_offset: u64,
+    pub(crate) before: Option<Before>,
+    /// Set only for [`crate::faults::Fault::CutInPlace`]: otherwise a start puts a new segment to use.
+    pub(crate) in_use: Option<Active>,
+    pub(crate) report: Report,
+}
+
+/// An empty table of producers.
+pub(crate) fn table(config: &JournalConfig) -> ProducerTable {
+    let keep = i64::try_from(config.keep_producer.as_nanos()).unwrap_or(i64::MAX);
+    ProducerTable::new(config.max_producers, config.window, keep)
+}

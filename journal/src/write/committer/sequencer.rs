@@ -1,0 +1,665 @@
+//! The sequencer: the one place where an append is judged and given its offset, and where producers come and go.
+
+use crate::clock::Moment;
+use crate::error::AppendError;
+use crate::faults::Fault;
+use crate::format::batch;
+use crate::format::chunk::ChunkHeader;
+use crate::format::tombstone::Tombstone;
+use crate::write::batch::{BurstPermits, PendingAppend, Row};
+use crate::write::producer::{ProducerId, ProducerState, Verdict, counted_under};
+use crate::write::watermarks::{Accepting, Level, Watermarks};
+
+use super::connected::Connected;
+use super::{Accepted, Append, Committer, Item, RotateReply, Sender, State};
+
+/// Relation of an accepted append to the stored records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stands {
+    /// It is the next append of a known producer.
+    InLine,
+    /// It is the first of its producer.
+    First,
+    /// It is stored, at this offset.
+    Stored(u64),
+}
+
+/// A sender: its producer, owner and epoch.
+type Stored = (ProducerId, u64, u32);
+
+impl Committer {
+    /// Takes an append and gives it its offset, or refuses it; a refusal leaves no trace.
+    pub(crate) fn append(&mut self, a: Append<'_>, now: Moment) -> Result<Accepted, AppendError> {
+        let (from, item, permit) = a.split();
+        let mut permits = BurstPermits::new(permit);
+        let mut answer = None;
+        self.append_burst(&from, &[item], now, &mut permits, |a| answer = Some(a));
+        answer.expect("a burst of one has one answer")
+    }
+
+    /// Takes the appends of one sender, in order, each as [`Self::append`] would; `answer` is called for each in
+    /// order. Permits that remain afterwards belong to no append.
+    ///
+    /// Appends that follow each other in sequence are stored as one row: the table of producers is read at the start
+    /// of a row and updated at its end.
+    pub(crate) fn append_burst(
+        &mut self,
+        from: &Sender<'_>,
+        burst: &[Item<'_>],
+        now: Moment,
+        permits: &mut BurstPermits,
+        mut answer: impl FnMut(Result<Accepted, AppendError>),
+    ) {
+        let mut row = None;
+        for item in burst {
+            answer(self.take(from, item, now, &mut row, None, permits));
+        }
+        self.end_row(&mut row, now);
+        self.builder.settle(permits);
+    }
+
+    /// Takes the appends of several senders in turn, and nothing behind a temporary refusal: see
+    /// [`crate::Journal::append_runs`].
+    pub(crate) fn append_runs<'a>(
+        &mut self,
+        runs: impl IntoIterator<Item = (&'a Sender<'a>, &'a [Item<'a>])>,
+        now: Moment,
+        permits: &mut BurstPermits,
+        mut answer: impl FnMut(Result<Accepted, AppendError>),
+    ) {
+        let mut for_all: Option<AppendError> = None;
+        let mut for_one: Vec<(ProducerId, AppendError)> = Vec::new();
+        // Runs of a few senders in turn are short. Where a sender has stored up to a sequence under this lock, its
+        // next append need not be judged again.
+        let mut stored: Vec<(Stored, u64)> = Vec::new();
+        for (from, run) in runs {
+            let of_it = || for_one.iter().find(|(id, _)| *id == from.producer).map(|(_, why)| why.clone());
+            let mut why = for_all.clone().or_else(of_it);
+            let mut row = None;
+            let of = (from.producer, from.owner, from.producer_epoch);
+            let known = stored.iter().position(|(sender, _)| *sender == of);
+            // For the first of the run: appends in line follow in the row, and an append out of line is judged.
+            let mut next = known.map(|at| stored[at].1);
+            for item in run {
+                let taken = match &why {
+                    Some(why) => Err(why.clone()),
+                    None => self.take(from, item, now, &mut row, next.take(), permits),
+                };
+                match &taken {
+                    Err(e) if why.is_none() && e.is_for_now() => why = Some(e.clone()),
+                    _ => {}
+                }
+                answer(taken);
+            }
+            let end = row.as_ref().map(|row: &Row| row.header.first_sequence + u64::from(row.header.count));
+            match (known, end) {
+                (Some(at), Some(end)) => stored[at].1 = end,
+                (None, Some(end)) => {
+                    // Another session of the same producer is judged again: this one may have fenced it.
+                    stored.retain(|(sender, _)| sender.0 != of.0);
+                    stored.push((of, end));
+                }
+                // It may have stored something before the append that was refused.
+                (Some(at), None) => drop(stored.swap_remove(at)),
+                (None, None) => {}
+            }
+            self.end_row(&mut row, now);
+            match why {
+                Some(why) if why.is_for_all() => for_all = Some(why),
+                Some(why) => for_one.push((from.producer, why)),
+                None => {}
+            }
+        }
+        self.builder.settle(permits);
+    }
+
+    /// `next`: the known next sequence of this sender, so that it is not judged.
+    // Inlined, so that the answer is built in its final place: this runs under the lock, for each append.
+    #[inline(always)]
+    fn take(
+        &mut self,
+        from: &Sender<'_>,
+        item: &Item<'_>,
+        now: Moment,
+        row: &mut Option<Row>,
+        next: Option<u64>,
+        permits: &mut BurstPermits,
+    ) -> Result<Accepted, AppendError> {
+        self.accepting()?;
+        let limit = self.config.max_append_bytes;
+        if item.count == 0 || item.payload.len() > limit as usize {
+            return Err(AppendError::Size { limit });
+        }
+        if item.first_sequence.checked_add(item.count.into()).is_none() {
+            return Err(AppendError::PastTheLast);
+        }
+        let header = ChunkHeader {
+            flags: 0,
+            count: item.count,
+            payload_checksum: item.payload_checksum,
+            producer: from.producer,
+            owner: from.owner,
+            first_sequence: item.first_sequence,
+            producer_epoch: from.producer_epoch,
+        };
+        let first_offset = self.watermarks.received;
+        let len = ChunkHeader::encoded_len(from.peer_meta.len(), item.payload.len());
+        let quota = |committer: &Self| {
+            // It is known only after the insert if the append begins a batch.
+            committer.quota.check(from.owner, len + batch::LEN).map_err(|limit| AppendError::OwnerQuota { limit })
+        };
+        match row {
+            Some(row) if row.follows(&header, first_offset) => {
+                quota(self)?;
+                self.find_room(len)?;
+                row.extend(&header);
+            }
+            _ => {
+                self.end_row(row, now);
+                let stands = match next == Some(item.first_sequence) {
+                    true => Stands::InLine,
+                    false => self.judge(&header, item.gap, now)?,
+                };
+                if let Stands::Stored(first_offset) = stands {
+                    return Ok(self.given(item.count, first_offset, true));
+                }
+                quota(self)?;
+                self.find_room(len)?;
+                if stands == Stands::First {
+                    self.evict(now);
+                }
+                *row = Some(Row { header, first_offset });
+            }
+        }
+        let entering = PendingAppend {
+            header: &header,
+            peer_meta: from.peer_meta,
+            payload: item.payload,
+            min_time_ns: item.min_time_ns,
+            max_time_ns: item.max_time_ns,
+            wants_written: item.level == Level::Written,
+            share: item.share,
+        };
+        let stored = self.builder.push(entering, self.watermarks.epoch, first_offset, now, permits);
+        self.quota.held.add(from.owner, stored);
+        let given = self.watermarks.give(item.count);
+        assert!(
+            given == first_offset,
+            "offset {given} is given to the append that lies at {first_offset}: it would be lost"
+        );
+        Ok(self.given(item.count, first_offset, false))
+    }
+
+    /// Updates the table of producers with the appends that were taken.
+    fn end_row(&mut self, row: &mut Option<Row>, now: Moment) {
+        if let Some(row) = row.take() {
+            let counted = self.counted(&row.header.producer, row.header.owner);
+            self.producers.store(&row.header, row.first_offset, counted, self.submitted_end, now);
+        }
+    }
+
+    /// The owner whose share a producer counts in.
+    fn counted(&self, id: &ProducerId, owner: u64) -> u64 {
+        self.connected.get(id).map_or(counted_under(owner), |connected| connected.counted)
+    }
+
+    /// Makes room in the table for a newcomer, before it gets an offset.
+    #[cold]
+    fn evict(&mut self, now: Moment) {
+        for producer in self.producers.make_room(now, &self.connected_set) {
+            self.tombstones.push(Tombstone { producer, below: self.watermarks.received });
+        }
+    }
+
+    /// Compares an append with the stored records: returns its relation, or the reason of a refusal.
+    fn judge(&self, header: &ChunkHeader, gap: bool, now: Moment) -> Result<Stands, AppendError> {
+        if let Some(connected) = self.connected.get(&header.producer) {
+            if connected.owner != header.owner {
+                return Err(AppendError::NotOwner);
+            }
+            let current = connected.epoch;
+            if current > header.producer_epoch && !self.config.faults.has(Fault::FenceIgnored) {
+                return Err(AppendError::Fenced { current });
+            }
+        }
+        let counted = self.counted(&header.producer, header.owner);
+        match self.producers.check(header, gap, counted, now, &self.connected_set) {
+            Verdict::Fresh => Ok(Stands::InLine),
+            Verdict::First if self.tombstones.holds(&header.producer) => Err(AppendError::Forgetting),
+            Verdict::First => Ok(Stands::First),
+            Verdict::Duplicate { .. } if self.config.faults.has(Fault::ResendStoredTwice) => Ok(Stands::InLine),
+            Verdict::Duplicate { first_offset } => Ok(Stands::Stored(first_offset)),
+            Verdict::Fenced { .. } if self.config.faults.has(Fault::FenceIgnored) => Ok(Stands::InLine),
+            Verdict::Fenced { current } => Err(AppendError::Fenced { current }),
+            Verdict::NotOwner => Err(AppendError::NotOwner),
+            Verdict::Gap { expected } => Err(AppendError::Gap { expected }),
+            Verdict::Overlap { expected } => Err(AppendError::Overlap { expected }),
+            Verdict::TooOld => Err(AppendError::TooOld),
+            Verdict::Skipped { expected } => Err(AppendError::Skipped { expected }),
+            Verdict::TableFull => Err(AppendError::TooManyProducers),
+        }
+    }
+
+    fn given(&self, count: u32, first_offset: u64, duplicate: bool) -> Accepted {
+        Accepted { first_offset, count, epoch: self.watermarks.epoch, failures: self.watermarks.failures, duplicate }
+    }
+
+    fn accepting(&self) -> Result<(), AppendError> {
+        match &self.state {
+            State::Failed { reason, .. } => Err(AppendError::Failed { reason: reason.clone() }),
+            State::Closed { .. } => Err(AppendError::Closing),
+            State::Running if self.closing => Err(AppendError::Closing),
+            State::Running => Ok(()),
+        }
+    }
+
+    /// Reason why the next segment cannot be opened, except lack of room.
+    pub(crate) fn unopened(&self) -> Option<String> {
+        self.unopened.clone()
+    }
+
+    /// State of a producer, for its handshake; the id belongs to its owner from the first append on.
+    pub(crate) fn producer(&self, id: &ProducerId, owner: u64) -> Result<Option<ProducerState>, AppendError> {
+        let connected = self.connected.get(id);
+        match self.producers.get(id) {
+            Some((stored, _)) if stored != owner => Err(AppendError::NotOwner),
+            _ if connected.is_some_and(|connected| connected.owner != owner) => Err(AppendError::NotOwner),
+            // A producer that is connected and has stored nothing yet is in no table.
+            None => Ok(connected.map(|connected| ProducerState { epoch: connected.epoch, last: None })),
+            found => Ok(found.map(|(_, state)| state)),
+        }
+    }
+
+    /// As [`Self::producer`], for a producer that is about to append: also refuses if its next record would be refused
+    /// for reasons of its producer.
+    pub(crate) fn may_append(
+        &self,
+        id: &ProducerId,
+        owner: u64,
+        epoch: u32,
+        now: Moment,
+    ) -> Result<Option<ProducerState>, AppendError> {
+        let state = self.producer(id, owner)?;
+        let next = state.and_then(|state| state.last).map_or(0, |(sequence, _)| sequence.saturating_add(1));
+        self.judge(&one(id, owner, epoch, next), true, now)?;
+        Ok(state)
+    }
+
+    /// True if a record of a producer is in the log, by its sequence; nothing if that is unknown. A producer that is
+    /// not in the table may have been forgotten for its silence.
+    pub(crate) fn is_stored(&self, id: &ProducerId, owner: u64, sequence: u64, now: Moment) -> Option<bool> {
+        self.producers.get(id)?;
+        // The check covers all sessions: no epoch fences it.
+        match self.judge(&one(id, owner, u32::MAX, sequence), false, now) {
+            Ok(Stands::Stored(_)) | Err(AppendError::TooOld) => Some(true),
+            Ok(Stands::InLine | Stands::First) | Err(AppendError::Gap { .. } | AppendError::Skipped { .. }) => {
+                Some(false)
+            }
+            Err(_) => None,
+        }
+    }
+
+    pub(crate) fn producers_len(&self) -> usize {
+        self.producers.len()
+    }
+
+    /// Number of producers of each owner, and the total above which newcomers are judged by their owner's share.
+    pub(crate) fn producers_by_owner(&self) -> (Vec<(u64, usize)>, usize) {
+        (self.producers.by_owner(), self.producers.max())
+    }
+
+    /// The longest payload of an append that is taken.
+    pub(crate) fn max_append_bytes(&self) -> u32 {
+        self.config.max_append_bytes
+    }
+
+    pub(crate) fn connect(&mut self, id: &ProducerId, owner: u64, epoch: u32, counted: u64) -> Result<(), AppendError> {
+        self.producer(id, owner)?;
+        if self.is_forgetting(id) {
+            return Err(AppendError::Forgetting);
+        }
+        let connected = self.connected.entry(*id).or_insert(Connected { owner, counted, sessions: 0, epoch });
+        connected.sessions += 1;
+        connected.epoch = connected.epoch.max(epoch);
+        self.connected_set.insert(*id);
+        self.producers.raise_epoch(id, epoch);
+        Ok(())
+    }
+
+    /// True if an earlier life of a producer was forgotten, and the log does not durably contain that yet. Until then
+    /// no answer about the producer is allowed: after a crash that life would be back. The caller wants this to end.
+    pub(crate) fn is_forgetting(&mut self, id: &ProducerId) -> bool {
+        self.tombstones.want(id)
+    }
+
+    /// Ends a session; `true` if a thread must check later, in time to write the resulting tombstone.
+    pub(crate) fn disconnect(&mut self, id: &ProducerId, forget: bool) -> bool {
+        let Some(connected) = self.connected.get_mut(id) else { return false };
+        assert!(connected.sessions > 0, "a session ends twice: its producer would be forgotten while it appends");
+        connected.sessions -= 1;
+        if connected.sessions > 0 {
+            return false;
+        }
+        self.connected.remove(id);
+        self.connected_set.remove(id);
+        if !forget || !self.producers.forget(id) {
+            return false;
+        }
+        self.tombstones.push(Tombstone { producer: *id, below: self.watermarks.received })
+    }
+
+    pub(crate) fn watermarks(&self) -> Watermarks {
+        let accepting = match &self.state {
+            State::Failed { .. } => Accepting::Failed,
+            State::Closed { .. } => Accepting::Closing,
+            State::Running if self.closing => Accepting::Closing,
+            State::Running if self.takes_what_comes() => Accepting::Yes,
+            State::Running => Accepting::NoSpace,
+        };
+        Watermarks { accepting, ..self.watermarks }
+    }
+
+    /// Watermarks to publish without a result of a job. Acceptance of appends also changes with the jobs begun. With
+    /// one version for two values, the older could be published last.
+    pub(crate) fn next_watermarks(&mut self) -> Watermarks {
+        self.watermarks.version += 1;
+        self.watermarks()
+    }
+
+    pub(crate) fn failure(&self) -> Option<String> {
+        match &self.state {
+            State::Failed { reason, .. } => Some(reason.clone()),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn closed(&self) -> Option<bool> {
+        match self.state {
+            State::Closed { clean } => Some(clean),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn request_sync(&mut self) -> u64 {
+        self.sync_target = self.sync_target.max(self.watermarks.received);
+        self.watermarks.received
+    }
+
+    pub(crate) fn request_rotate(&mut self, reply: RotateReply) {
+        self.rotate_replies.push(reply);
+        if self.is_over() && !self.config.faults.has(Fault::RotationForgotten) {
+            self.refuse_rotations(); // no thread looks any more
+        }
+    }
+
+    pub(crate) fn close(&mut self) {
+        self.closing = true;
+        self.watermarks.version += 1;
+    }
+}
+
+/// A record by itself, to be judged alone.
+fn one(producer: &ProducerId, owner: u64, producer_epoch: u32, first_sequence: u64) -> ChunkHeader {
+    ChunkHeader { flags: 0, count: 1, payload_checksum: 0, producer: *producer, owner, first_sequence, producer_epoch }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::JournalConfig;
+    use crate::format::meta::EpochStart;
+    use crate::write::committer::{Done, Job, Step};
+    use crate::write::committer::{FailedJob, Failure, NoSegment};
+    use crate::write::producer::ProducerTable;
+
+    /// A journal on a full disk tries to open a segment five times a second. A reader at such a moment must not see
+    /// room where there is none.
+    #[test]
+    fn one_more_try_to_open_a_segment_is_no_room() {
+        let mut committer = Committer::new(
+            JournalConfig::default(),
+            ProducerTable::new(16, 16, 0),
+            0,
+            EpochStart { epoch: 1, first_offset: 0 },
+            0,
+        );
+        let mut now = Moment { real_ns: 0, boot_ns: 0 };
+        assert!(matches!(committer.step(now), Step::Run(Job::Open { .. })));
+        committer.complete(Ok(Done::Opened { next: Err(NoSegment::Space) }), now);
+        assert_eq!(committer.watermarks().accepting, Accepting::NoSpace, "between two tries");
+        now.boot_ns += 10 * 1_000_000_000;
+        assert!(matches!(committer.step(now), Step::Run(Job::Open { .. })));
+        assert_eq!(committer.watermarks().accepting, Accepting::NoSpace, "while it tries");
+    }
+
+    /// An error is reported by its name and retried at a pause that doubles. Room on the disk does not clear it.
+    #[test]
+    fn a_segment_that_cannot_be_opened_is_no_want_of_room() {
+        let (mut committer, mut now) = fresh();
+        let failed = || NoSegment::Failed("too many open files".to_owned());
+        let mut pause = 1_000_000_000;
+        for _ in 0..8 {
+            assert!(matches!(committer.step(now), Step::Run(Job::Open { .. })));
+            committer.complete(Ok(Done::Opened { next: Err(failed()) }), now);
+            assert!(!committer.set_free_segments(5).report);
+            let refused = append(&mut committer, 3, 0).unwrap_err();
+            assert_eq!(refused, AppendError::NoSegment { reason: "too many open files".to_owned() });
+            assert_eq!(committer.watermarks().accepting, Accepting::NoSpace);
+            assert!(matches!(committer.step(now), Step::Wait(Some(due)) if due == now.boot_ns + pause), "{pause}");
+            now.boot_ns += pause;
+            pause = (pause * 2).min(60_000_000_000);
+        }
+    }
+
+    fn fresh() -> (Committer, Moment) {
+        let began = EpochStart { epoch: 3, first_offset: 40 };
+        let mut committer = Committer::new(JournalConfig::default(), ProducerTable::new(16, 16, 0), 50, began, 0);
+        committer.begin_with(5, 4096);
+        (committer, Moment { real_ns: 0, boot_ns: 0 })
+    }
+
+    fn append(committer: &mut Committer, epoch: u32, first_sequence: u64) -> Result<Accepted, AppendError> {
+        append_as(committer, 7, epoch, first_sequence)
+    }
+
+    fn append_as(
+        committer: &mut Committer,
+        owner: u64,
+        epoch: u32,
+        first_sequence: u64,
+    ) -> Result<Accepted, AppendError> {
+        let a = Append {
+            producer: [1; 16],
+            owner,
+            producer_epoch: epoch,
+            first_sequence,
+            count: 1,
+            gap: true,
+            level: Level::Received,
+            min_time_ns: 0,
+            max_time_ns: 0,
+            peer_meta: &[],
+            payload: b"x",
+            payload_checksum: 0,
+            permit: None,
+        };
+        committer.append(a, Moment { real_ns: 0, boot_ns: 0 })
+    }
+
+    #[test]
+    fn an_epoch_begins_where_it_began_and_not_where_this_start_goes_on() {
+        let (committer, _) = fresh();
+        let watermarks = committer.watermarks();
+        assert_eq!((watermarks.epoch, watermarks.epoch_first, watermarks.received), (3, 40, 50));
+    }
+
+    #[test]
+    fn a_lower_epoch_is_fenced_also_while_nothing_is_stored() {
+        let (mut committer, _) = fresh();
+        committer.connect(&[1; 16], 7, 4, 7).unwrap();
+        committer.connect(&[1; 16], 7, 5, 7).unwrap();
+        assert_eq!(committer.producer(&[1; 16], 7).unwrap().map(|state| (state.epoch, state.last)), Some((5, None)));
+        assert_eq!(append(&mut committer, 4, 0), Err(AppendError::Fenced { current: 5 }));
+        assert!(append(&mut committer, 5, 0).is_ok());
+        assert_eq!(append(&mut committer, 4, 1), Err(AppendError::Fenced { current: 5 }));
+    }
+
+    /// From its first session on, and while one lasts: no other owner fences it off, or is first.
+    #[test]
+    fn a_producer_that_has_stored_nothing_yet_is_its_owners() {
+        let (mut committer, _) = fresh();
+        committer.connect(&[1; 16], 7, 4, 7).unwrap();
+        assert_eq!(committer.producer(&[1; 16], 8).map(|_| ()), Err(AppendError::NotOwner));
+        assert_eq!(committer.connect(&[1; 16], 8, u32::MAX, 8), Err(AppendError::NotOwner));
+        let theirs = |committer: &mut Committer| append_as(committer, 8, 9, 0);
+        assert_eq!(theirs(&mut committer), Err(AppendError::NotOwner));
+        committer.connect(&[1; 16], 7, 4, 7).unwrap();
+        committer.disconnect(&[1; 16], false);
+        assert_eq!(theirs(&mut committer), Err(AppendError::NotOwner), "one session is left");
+        committer.disconnect(&[1; 16], false);
+        assert_eq!(committer.connect(&[1; 16], 8, 1, 8), Ok(()), "nothing was stored, and nobody is there");
+        assert!(committer.connected.len() == 1 && committer.connected_set.len() == 1);
+    }
+
+    /// Stored records keep their owner, though it is not connected.
+    #[test]
+    fn a_producer_that_has_stored_is_its_owners_for_good() {
+        let (mut committer, _) = fresh();
+        committer.connect(&[1; 16], 7, 5, 7).unwrap();
+        assert!(append(&mut committer, 5, 0).is_ok());
+        committer.disconnect(&[1; 16], false);
+        assert_eq!(committer.connect(&[1; 16], 8, 6, 8), Err(AppendError::NotOwner));
+        assert!(committer.connected.is_empty());
+        assert_eq!(append(&mut committer, 5, 1).map(|_| ()), Ok(()), "it is not fenced");
+    }
+
+    /// However small the append is, and whichever sender it has.
+    #[test]
+    fn nothing_is_taken_behind_what_is_refused_for_want_of_room() {
+        let config = JournalConfig { segment_bytes: 1 << 20, max_append_bytes: 1 << 20, ..JournalConfig::default() };
+        let began = EpochStart { epoch: 3, first_offset: 0 };
+        let mut committer = Committer::new(config, ProducerTable::new(16, 16, 0), 0, began, 0);
+        (committer.coming, committer.busy) = (true, true); // a rotation into the last segment that there is room for
+        let big = vec![0; 1020 << 10];
+        let item = |first_sequence, payload| Item {
+            first_sequence,
+            count: 1,
+            gap: true,
+            level: Level::Received,
+            min_time_ns: 0,
+            max_time_ns: 0,
+            payload,
+            payload_checksum: 0,
+            share: 0,
+        };
+        let sender = |id| Sender { producer: [id; 16], owner: 7, producer_epoch: 1, peer_meta: &[] };
+        let (a, b) = (sender(1), sender(2));
+        let mut offsets = |runs: &[(&Sender<'_>, Vec<Item<'_>>)]| {
+            let (mut answers, mut permits) = (Vec::new(), BurstPermits::new(None));
+            let runs = runs.iter().map(|(from, run)| (*from, &run[..]));
+            committer.append_runs(runs, Moment { real_ns: 0, boot_ns: 0 }, &mut permits, |answer| {
+                answers.push(answer.map(|accepted| accepted.first_offset));
+            });
+            answers
+        };
+        let no = || Err(AppendError::NoSpace);
+        let runs = [
+            (&a, vec![item(0, &b"x"[..])]),
+            (&b, vec![item(0, b"x")]),
+            (&a, vec![item(1, &big), item(2, b"x")]),
+            (&b, vec![item(1, b"x")]),
+            (&a, vec![item(3, b"x")]),
+        ];
+        assert_eq!(offsets(&runs), [Ok(0), Ok(1), no(), no(), no(), no()]);
+        let runs = [(&a, vec![item(1, &b"x"[..]), item(2, b"x")]), (&b, vec![item(1, b"x")])];
+        assert_eq!(offsets(&runs), [Ok(2), Ok(3), Ok(4)], "nothing was jumped over");
+    }
+
+    #[test]
+    fn runs_in_turn_store_each_sequence_once() {
+        let (mut committer, now) = fresh();
+        let item = |first_sequence, count| Item {
+            first_sequence,
+            count,
+            gap: true,
+            level: Level::Received,
+            min_time_ns: 0,
+            max_time_ns: 0,
+            payload: b"x",
+            payload_checksum: 0,
+            share: 0,
+        };
+        let sender = |id, producer_epoch| Sender { producer: [id; 16], owner: 7, producer_epoch, peer_meta: &[] };
+        let (a, b, old) = (sender(1, 2), sender(2, 1), sender(1, 1));
+        let runs = [
+            (&a, vec![item(0, 1), item(1, 1)]),
+            (&b, vec![item(5, 1)]),
+            (&a, vec![item(2, 1), item(2, 1), item(4, 1), item(2, 1)]),
+            (&old, vec![item(5, 1)]),
+            (&b, vec![item(5, 1), item(6, 2)]),
+            (&a, vec![item(2, 1), item(4, 1), item(5, 1)]),
+            (&b, vec![item(7, 2), item(8, 1)]),
+        ];
+        let (mut answers, mut permits) = (Vec::new(), BurstPermits::new(None));
+        committer.append_runs(runs.iter().map(|(from, run)| (*from, &run[..])), now, &mut permits, |answer| {
+            answers.push(answer.map(|accepted| (accepted.first_offset, accepted.duplicate)));
+        });
+        let (new, again) = (|offset| Ok((offset, false)), |offset| Ok((offset, true)));
+        let expected = [
+            vec![new(50), new(51)],
+            vec![new(52)],
+            vec![new(53), again(53), new(54), again(53)],
+            vec![Err(AppendError::Fenced { current: 2 })],
+            vec![again(52), new(55)],
+            vec![again(53), again(54), new(57)],
+            vec![Err(AppendError::Overlap { expected: 8 }), new(58)],
+        ];
+        assert_eq!(answers, expected.concat());
+    }
+
+    /// A newer session of a producer between two runs of an older one fences it, also under one lock.
+    #[test]
+    fn a_run_behind_a_newer_session_is_judged_again() {
+        let (mut committer, now) = fresh();
+        let item = |first_sequence| Item {
+            first_sequence,
+            count: 1,
+            gap: false,
+            level: Level::Received,
+            min_time_ns: 0,
+            max_time_ns: 0,
+            payload: b"x",
+            payload_checksum: 0,
+            share: 0,
+        };
+        let sender = |producer_epoch| Sender { producer: [1; 16], owner: 7, producer_epoch, peer_meta: &[] };
+        let (old, new) = (sender(1), sender(2));
+        let runs = [(&old, [item(0)]), (&new, [item(1)]), (&old, [item(1)])];
+        let (mut answers, mut permits) = (Vec::new(), BurstPermits::new(None));
+        committer.append_runs(runs.iter().map(|(from, run)| (*from, &run[..])), now, &mut permits, |answer| {
+            answers.push(answer.map(|accepted| accepted.first_offset));
+        });
+        assert_eq!(answers, [Ok(50), Ok(51), Err(AppendError::Fenced { current: 2 })]);
+    }
+
+    #[test]
+    fn sequences_end_with_the_numbers() {
+        let (mut committer, _) = fresh();
+        assert_eq!(append(&mut committer, 1, u64::MAX), Err(AppendError::PastTheLast));
+        assert!(append(&mut committer, 1, u64::MAX - 1).is_ok());
+        assert_eq!(append(&mut committer, 1, u64::MAX), Err(AppendError::PastTheLast));
+    }
+
+    #[test]
+    fn what_comes_back_after_the_end_begins_nothing() {
+        let (mut committer, now) = fresh();
+        assert!(matches!(committer.step(now), Step::Run(Job::Open { .. })));
+        committer.abandon();
+        committer.complete(Ok(Done::Opened { next: Err(NoSegment::Space) }), now);
+        assert_eq!(committer.closed(), Some(false));
+        let failure = Failure { reason: "the disk".to_owned(), of: FailedJob::Sync, was_rescue: false };
+        committer.complete(Err(failure), now);
+        assert_eq!((committer.closed(), committer.failure()), (Some(false), None));
+        assert!(matches!(committer.step(now), Step::Exit));
+    }
+}

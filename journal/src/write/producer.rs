@@ -1,0 +1,729 @@
+//! The producer table: the stored state of each producer, so that a resend is stored once.
+//!
+//! Invariants:
+//! - A sequence is stored at most once. A resend of stored records gets the offset that they have; a jump ahead needs
+//!   the producer's explicit mark; an append that is partly stored, or older than what is remembered, is refused.
+//! - A lower epoch of a producer is fenced, and an id belongs to the owner that first used it.
+//! - There is one table. A footer is a cut of it at the footer's end ([`ProducerTable::snapshot`]): an append with an
+//!   offset behind that end leaves no trace in the footer. So a producer retains every range that a footer may still
+//!   need, and beyond these `window` ranges.
+//! - Forgetting is decided only here: by BYE, or to make room for a newcomer. It takes effect for the log with a
+//!   [`Tombstone`]: everything of that producer below an offset is forgotten. A start applies tombstones, and evicts
+//!   no producer by itself; so it may hold more than [`ProducerTable::max`].
+//! - A producer is evicted only while it is not `pinned` (connected), after `keep` nanoseconds without an append, the
+//!   longest silent first. Exactly-once ends there, and docs say so.
+//! - Silence is measured by the boot clock, which cannot jump. Only a start reads the wall clock, and clamps its
+//!   value: a producer is then at least a tenth of `keep` away from eviction, so that it has time to connect again.
+//! - The places are shared by owner, max-min: an owner grows only while as many places as it has are still free. An
+//!   owner with less than [`guarantee`] producers gets a place also above `max`, up to twice `max`, and root up to
+//!   three times.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use crate::clock::Moment;
+use crate::format::chunk::ChunkHeader;
+use crate::format::footer::{ProducerEntry, StoredRange};
+use crate::format::tombstone::Tombstone;
+use crate::write::owner_bytes::NETWORK;
+
+/// Root's uid.
+const ROOT: u64 = 0;
+/// Most producers that an owner is guaranteed.
+const GUARANTEE_MAX: usize = 8;
+
+/// The owner that a producer is counted under, if no other owner is known: ids of the network differ by secrets, and a
+/// client can have any number of those.
+pub(crate) fn counted_under(owner: u64) -> u64 {
+    if owner & NETWORK != 0 { NETWORK } else { owner }
+}
+
+/// Producers that every owner may have, though all places are taken.
+fn guarantee(max: usize) -> usize {
+    (max / 8).clamp(1, GUARANTEE_MAX)
+}
+
+/// A producer's 128-bit id.
+pub type ProducerId = [u8; 16];
+
+/// Verdict of the table on an append.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Not stored yet and next in line.
+    Fresh,
+    /// As [`Verdict::Fresh`], of a producer that is not in the table: it takes a place.
+    First,
+    /// Stored already.
+    Duplicate {
+        /// The offset that its first record has.
+        first_offset: u64,
+    },
+    /// A newer session of the same producer exists.
+    Fenced {
+        /// The epoch that is in force.
+        current: u32,
+    },
+    /// The id was first used by another owner.
+    NotOwner,
+    /// It jumps ahead without saying so.
+    Gap {
+        /// The sequence that is next.
+        expected: u64,
+    },
+    /// Part of it is stored, part is not.
+    Overlap {
+        /// The sequence that is next.
+        expected: u64,
+    },
+    /// Older than what is remembered: it was stored once, or skipped, and its offset is forgotten.
+    TooOld,
+    /// In a gap of the sequence, made by the gap mark or a loss: not stored, and not accepted any more.
+    Skipped {
+        /// The sequence that is next.
+        expected: u64,
+    },
+    /// No room for a further producer.
+    TableFull,
+}
+
+/// State of a producer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProducerState {
+    /// The epoch in force.
+    pub epoch: u32,
+    /// The last stored record: its sequence and offset.
+    pub last: Option<(u64, u64)>,
+}
+
+#[derive(Clone, Debug)]
+struct Producer {
+    owner: u64,
+    /// The owner whose share it is of.
+    counted: u64,
+    epoch: u32,
+    /// Time of its last append by the wall clock: the value in a footer.
+    last_active_ns: i64,
+    /// The same by the boot clock: the value that decides. Before the boot it is negative.
+    active_boot_ns: i64,
+    /// Offset of the first record of this life: of an earlier life nothing is known.
+    born_at: u64,
+    ranges: VecDeque<StoredRange>,
+    /// Below it nothing more is known. It follows the ranges that leave the window, not the lost ones: those are known
+    /// not to be stored.
+    forgotten_below: u64,
+}
+
+impl Producer {
+    fn next_sequence(&self) -> u64 {
+        self.ranges.back().map_or(self.forgotten_below, |r| r.first_sequence + u64::from(r.count))
+    }
+
+    fn silent_ns(&self, now: Moment) -> i64 {
+        boot(now).saturating_sub(self.active_boot_ns)
+    }
+
+    /// Entry of a footer that ends at `end`; nothing if this life began later.
+    fn entry(&self, id: &ProducerId, end: u64, window: usize, now: Moment) -> Option<ProducerEntry> {
+        if self.born_at >= end {
+            return None;
+        }
+        let below = |r: &StoredRange| (r.first_offset < end).then(|| cut(*r, end));
+        let mut appends: Vec<StoredRange> = self.ranges.iter().map_while(below).collect();
+        let mut forgotten_below = self.forgotten_below;
+        for old in appends.drain(..appends.len().saturating_sub(window)) {
+            forgotten_below = old.first_sequence + u64::from(old.count);
+        }
+        // A wall clock that was ahead and was put right must not make it younger at each start.
+        let last_active_ns = match self.last_active_ns <= now.real_ns {
+            true => self.last_active_ns,
+            false => now.real_ns.saturating_sub(self.silent_ns(now)),
+        };
+        Some(ProducerEntry { id: *id, owner: self.owner, epoch: self.epoch, last_active_ns, appends, forgotten_below })
+    }
+}
+
+/// The part of a range below an offset in it.
+fn cut(range: StoredRange, end: u64) -> StoredRange {
+    let count = u64::from(range.count).min(end - range.first_offset);
+    StoredRange { count: count as u32, ..range }
+}
+
+fn boot(now: Moment) -> i64 {
+    i64::try_from(now.boot_ns).unwrap_or(i64::MAX)
+}
+
+/// The table.
+#[derive(Clone, Debug)]
+pub(crate) struct ProducerTable {
+    producers: HashMap<ProducerId, Producer>,
+    /// Ranges in all that a footer may have: of each producer at most `window`.
+    ranges: usize,
+    window: usize,
+    max: usize,
+    keep_ns: i64,
+}
+
+impl ProducerTable {
+    /// A table for `max` producers that remembers `window` appends of each and forgets none before `keep_ns`.
+    pub(crate) fn new(max: usize, window: usize, keep_ns: i64) -> Self {
+        Self { producers: HashMap::new(), ranges: 0, window: window.max(1), max: max.max(1), keep_ns }
+    }
+
+    /// Number of producers that are remembered.
+    pub(crate) fn len(&self) -> usize {
+        self.producers.len()
+    }
+
+    /// Number of producers above which newcomers are judged by their owner's share.
+    pub(crate) fn max(&self) -> usize {
+        self.max
+    }
+
+    /// Stored ranges in all, as many as a footer may have of them.
+    pub(crate) fn ranges(&self) -> usize {
+        self.ranges
+    }
+
+    /// Number of producers of each owner, in no order.
+    pub(crate) fn by_owner(&self) -> Vec<(u64, usize)> {
+        let mut owners: HashMap<u64, usize> = HashMap::new();
+        self.producers.values().for_each(|p| *owners.entry(p.counted).or_default() += 1);
+        owners.into_iter().collect()
+    }
+
+    /// State of a producer, if it is remembered.
+    pub(crate) fn get(&self, id: &ProducerId) -> Option<(u64, ProducerState)> {
+        let p = self.producers.get(id)?;
+        let last = p.ranges.back().map(|r| {
+            let more = u64::from(r.count) - 1;
+            (r.first_sequence + more, r.first_offset + more)
+        });
+        Some((p.owner, ProducerState { epoch: p.epoch, last }))
+    }
+
+    /// Judges an append. Changes nothing. `counted`: the owner whose share a newcomer would count in.
+    pub(crate) fn check(
+        &self,
+        append: &ChunkHeader,
+        gap: bool,
+        counted: u64,
+        now: Moment,
+        pinned: &HashSet<ProducerId>,
+    ) -> Verdict {
+        let Some(p) = self.producers.get(&append.producer) else {
+            return match append.first_sequence {
+                s if s != 0 && !gap => Verdict::Gap { expected: 0 },
+                _ if self.has_room_for(counted, now, pinned) => Verdict::First,
+                _ => Verdict::TableFull,
+            };
+        };
+        if p.owner != append.owner {
+            return Verdict::NotOwner;
+        }
+        if append.producer_epoch < p.epoch {
+            return Verdict::Fenced { current: p.epoch };
+        }
+        let expected = p.next_sequence();
+        let end = append.first_sequence.saturating_add(u64::from(append.count));
+        match append.first_sequence {
+            s if s == expected => Verdict::Fresh,
+            s if s > expected && gap => Verdict::Fresh,
+            s if s > expected => Verdict::Gap { expected },
+            _ if end > expected => Verdict::Overlap { expected },
+            _ => Self::find(p, append.first_sequence, end),
+        }
+    }
+
+    fn find(p: &Producer, first: u64, end: u64) -> Verdict {
+        // From the newest: resends are of the last few.
+        for r in p.ranges.iter().rev() {
+            let range_end = r.first_sequence + u64::from(r.count);
+            if r.first_sequence < end && first < range_end {
+                return match r.first_sequence <= first && end <= range_end {
+                    true => Verdict::Duplicate { first_offset: r.first_offset + (first - r.first_sequence) },
+                    // Split differently than it was stored, or a part of it lies in a gap: it has no single run of
+                    // offsets.
+                    false => Verdict::Overlap { expected: p.next_sequence() },
+                };
+            }
+        }
+        match first {
+            // A part of it may be stored, and the rest is known not to be.
+            _ if first < p.forgotten_below && end > p.forgotten_below => {
+                Verdict::Overlap { expected: p.next_sequence() }
+            }
+            _ if first < p.forgotten_below => Verdict::TooOld,
+            _ => Verdict::Skipped { expected: p.next_sequence() },
+        }
+    }
+
+    /// Stores an append that was checked as [`Verdict::Fresh`] or [`Verdict::First`]. A newcomer counts in the share
+    /// of `counted`. Everything below `settled` is in the segments already; a footer may have to leave out later
+    /// entries again.
+    pub(crate) fn store(&mut self, append: &ChunkHeader, first_offset: u64, counted: u64, settled: u64, now: Moment) {
+        let new = StoredRange { first_sequence: append.first_sequence, first_offset, count: append.count };
+        let p = self.producers.entry(append.producer).or_insert_with(|| Producer {
+            owner: append.owner,
+            counted,
+            epoch: append.producer_epoch,
+            last_active_ns: now.real_ns,
+            active_boot_ns: boot(now),
+            born_at: first_offset,
+            ranges: VecDeque::new(),
+            // It may have been here before, and was forgotten altogether.
+            forgotten_below: append.first_sequence,
+        });
+        p.epoch = p.epoch.max(append.producer_epoch);
+        (p.last_active_ns, p.active_boot_ns) = (now.real_ns, boot(now));
+        let before = p.ranges.len().min(self.window);
+        let follows = p.ranges.back().filter(|r| {
+            r.first_sequence + u64::from(r.count) == new.first_sequence
+                && r.first_offset + u64::from(r.count) == new.first_offset
+        });
+        match follows.and_then(|r| r.count.checked_add(new.count)) {
+            Some(count) => p.ranges.back_mut().expect("it was just looked at").count = count,
+            None => p.ranges.push_back(new),
+        }
+        // Of those that a footer may show `window` are left.
+        while p.ranges.get(self.window).is_some_and(|r| r.first_offset < settled)
+            && let Some(oldest) = p.ranges.pop_front()
+        {
+            p.forgotten_below = oldest.first_sequence + u64::from(oldest.count);
+        }
+        self.ranges = self.ranges - before + p.ranges.len().min(self.window);
+    }
+
+    /// Stores an append read back from the log. No producer is evicted. The log takes a sequence twice only where a
+    /// tombstone lies between: if that one was lost, this is still a later life.
+    pub(crate) fn replay(&mut self, append: &ChunkHeader, first_offset: u64, append_real_ns: i64, now: Moment) {
+        let is_new_life =
+            self.producers.get(&append.producer).is_some_and(|p| append.first_sequence < p.next_sequence());
+        if is_new_life {
+            self.forget(&append.producer);
+        }
+        self.store(append, first_offset, counted_under(append.owner), u64::MAX, now);
+        let active_boot_ns = self.loaded(append_real_ns, now);
+        if let Some(p) = self.producers.get_mut(&append.producer) {
+            (p.last_active_ns, p.active_boot_ns) = (append_real_ns, active_boot_ns);
+        }
+    }
+
+    /// Makes room for a newcomer, where that takes an eviction; its tombstone is the caller's to write. None is evicted
+    /// that was active within its time: then the newcomer has a place above the limit ([`Verdict::First`] said so).
+    pub(crate) fn make_room(&mut self, now: Moment, pinned: &HashSet<ProducerId>) -> Vec<ProducerId> {
+        let mut evicted = Vec::new();
+        while self.producers.len() >= self.max
+            && let Some(id) = self.victim(now, pinned)
+        {
+            self.forget(&id);
+            evicted.push(id);
+        }
+        evicted
+    }
+
+    /// Changes the number of producers that are remembered. None is forgotten early: a newcomer is refused until
+    /// enough have been silent for long enough.
+    pub(crate) fn set_max(&mut self, max: usize) {
+        self.max = max.max(1);
+    }
+
+    /// Raises a producer's epoch, so that appends of an earlier session are fenced from now on.
+    pub(crate) fn raise_epoch(&mut self, id: &ProducerId, epoch: u32) {
+        if let Some(p) = self.producers.get_mut(id) {
+            p.epoch = p.epoch.max(epoch);
+        }
+    }
+
+    /// Adopts changes of the live table since this copy of it was made, while nothing was stored: raised epochs and
+    /// forgotten producers.
+    pub(crate) fn catch_up(&mut self, live: &Self) {
+        self.producers.retain(|id, p| {
+            let now = live.producers.get(id);
+            p.epoch = now.map_or(p.epoch, |now| p.epoch.max(now.epoch));
+            now.is_some()
+        });
+        self.count_ranges();
+    }
+
+    /// Forgets a producer; `false` where it was not remembered.
+    pub(crate) fn forget(&mut self, id: &ProducerId) -> bool {
+        let gone = self.producers.remove(id);
+        self.ranges -= gone.as_ref().map_or(0, |p| p.ranges.len().min(self.window));
+        gone.is_some()
+    }
+
+    /// Applies a tombstone: forgets everything of that producer below an offset. A later life stays.
+    pub(crate) fn bury(&mut self, tombstone: &Tombstone) {
+        let is_older = |p: &Producer| p.born_at < tombstone.below;
+        if self.producers.get(&tombstone.producer).is_some_and(is_older) {
+            self.forget(&tombstone.producer);
+        }
+    }
+
+    /// True if there is a place for a further producer of this owner. One that may be evicted counts as free.
+    fn has_room_for(&self, counted: u64, now: Moment, pinned: &HashSet<ProducerId>) -> bool {
+        let (mut kept, mut theirs) = (0, 0);
+        for (id, p) in &self.producers {
+            if pinned.contains(id) || p.silent_ns(now) < self.keep_ns {
+                kept += 1;
+                theirs += usize::from(p.counted == counted);
+            }
+        }
+        // Of more than a lowered limit allows, one that may go makes room for one.
+        let silent = self.producers.len() - kept;
+        let free = self.max.saturating_sub(kept).max(silent.min(1));
+        let grows = free > 0 && (theirs == 0 || theirs + 1 < free);
+        // Users leave root a third limit's worth.
+        let has_few = kept < 2 * self.max && theirs < guarantee(self.max);
+        grows || has_few || (counted == ROOT && kept < 3 * self.max)
+    }
+
+    fn victim(&self, now: Moment, pinned: &HashSet<ProducerId>) -> Option<ProducerId> {
+        let may = self.producers.iter().filter(|(id, p)| !pinned.contains(*id) && p.silent_ns(now) >= self.keep_ns);
+        may.min_by_key(|(id, p)| (p.active_boot_ns, **id)).map(|(id, _)| *id)
+    }
+
+    /// Last activity by the current boot clock, from the wall clock time on disk. That clock may have been ahead, or
+    /// behind. The time is limited: no producer becomes younger than now, or so old that it may be evicted before it
+    /// had time to come back.
+    fn loaded(&self, last_active_ns: i64, now: Moment) -> i64 {
+        let oldest = self.keep_ns - self.keep_ns / 10;
+        boot(now).saturating_sub(now.real_ns.saturating_sub(last_active_ns).clamp(0, oldest))
+    }
+
+    fn count_ranges(&mut self) {
+        self.ranges = self.producers.values().map(|p| p.ranges.len().min(self.window)).sum();
+    }
+
+    /// Removes the entries at these offsets: they are lost, so a resend of them must not be called stored.
+    pub(crate) fn lose(&mut self, from: u64, to: u64) {
+        for p in self.producers.values_mut() {
+            for r in std::mem::take(&mut p.ranges) {
+                let (begin, end) = (r.first_offset, r.first_offset + u64::from(r.count));
+                for (b, e) in [(begin, end.min(from)), (begin.max(to), end)].into_iter().filter(|(b, e)| b < e) {
+                    let first_sequence = r.first_sequence + (b - begin);
+                    p.ranges.push_back(StoredRange { first_sequence, first_offset: b, count: (e - b) as u32 });
+                }
+            }
+        }
+        self.count_ranges();
+    }
+
+    /// Content of a footer that ends at offset `end`; sorted, so that the same table makes the same bytes.
+    pub(crate) fn snapshot(&self, end: u64, now: Moment) -> Vec<ProducerEntry> {
+        let entries = self.producers.iter().filter_map(|(id, p)| p.entry(id, end, self.window, now));
+        let mut all: Vec<_> = entries.collect();
+        all.sort_by_key(|p| p.id);
+        all
+    }
+
+    /// Takes over a snapshot.
+    pub(crate) fn load(&mut self, entries: &[ProducerEntry], now: Moment) {
+        let producer = |e: &ProducerEntry| Producer {
+            owner: e.owner,
+            counted: counted_under(e.owner),
+            epoch: e.epoch,
+            last_active_ns: e.last_active_ns,
+            active_boot_ns: self.loaded(e.last_active_ns, now),
+            born_at: 0,
+            ranges: e.appends.iter().copied().collect(),
+            forgotten_below: e.forgotten_below,
+        };
+        self.producers = entries.iter().map(|e| (e.id, producer(e))).collect();
+        self.count_ranges();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn append(producer: u8, first_sequence: u64, count: u32) -> ChunkHeader {
+        ChunkHeader {
+            flags: 0,
+            count,
+            payload_checksum: 0,
+            producer: [producer; 16],
+            owner: 1000,
+            first_sequence,
+            producer_epoch: 1,
+        }
+    }
+
+    fn at(ns: i64) -> Moment {
+        Moment { real_ns: ns, boot_ns: ns as u64 }
+    }
+
+    fn check(t: &ProducerTable, a: &ChunkHeader) -> Verdict {
+        t.check(a, false, 1000, at(0), &HashSet::new())
+    }
+
+    #[test]
+    fn a_resend_gets_its_first_offset_and_nothing_else_passes_twice() {
+        let none = HashSet::new();
+        let mut t = ProducerTable::new(10, 4, 0);
+        assert_eq!(check(&t, &append(1, 0, 2)), Verdict::First);
+        t.store(&append(1, 0, 2), 100, 1000, u64::MAX, at(0));
+        t.store(&append(1, 2, 3), 200, 1000, u64::MAX, at(0));
+        assert_eq!(check(&t, &append(1, 0, 2)), Verdict::Duplicate { first_offset: 100 });
+        assert_eq!(check(&t, &append(1, 3, 2)), Verdict::Duplicate { first_offset: 201 });
+        assert_eq!(check(&t, &append(1, 4, 2)), Verdict::Overlap { expected: 5 });
+        assert_eq!(check(&t, &append(1, 1, 2)), Verdict::Overlap { expected: 5 });
+        assert_eq!(check(&t, &append(1, 6, 1)), Verdict::Gap { expected: 5 });
+        assert_eq!(t.check(&append(1, 6, 1), true, 1000, at(0), &none), Verdict::Fresh);
+        assert_eq!(check(&t, &append(1, 5, 1)), Verdict::Fresh);
+        assert_eq!(check(&t, &ChunkHeader { owner: 7, ..append(1, 5, 1) }), Verdict::NotOwner);
+        assert_eq!(check(&t, &ChunkHeader { producer_epoch: 0, ..append(1, 5, 1) }), Verdict::Fenced { current: 1 });
+        assert_eq!(check(&t, &append(2, 9, 1)), Verdict::Gap { expected: 0 });
+    }
+
+    #[test]
+    fn what_lies_in_a_gap_is_not_stored_and_what_reaches_out_of_it_is_in_part() {
+        let mut t = ProducerTable::new(10, 4, 0);
+        t.store(&append(1, 0, 2), 100, 1000, u64::MAX, at(0));
+        t.store(&append(1, 10, 2), 102, 1000, u64::MAX, at(0)); // with the gap mark
+        assert_eq!(check(&t, &append(1, 2, 8)), Verdict::Skipped { expected: 12 });
+        assert_eq!(check(&t, &append(1, 5, 2)), Verdict::Skipped { expected: 12 });
+        for (first, count) in [(1, 2), (8, 3), (9, 3), (1, 10)] {
+            assert_eq!(check(&t, &append(1, first, count)), Verdict::Overlap { expected: 12 }, "{first} {count}");
+        }
+        assert_eq!(check(&t, &append(1, 10, 2)), Verdict::Duplicate { first_offset: 102 });
+    }
+
+    #[test]
+    fn the_window_bounds_what_is_remembered_and_a_row_is_one_range() {
+        let mut t = ProducerTable::new(10, 2, 0);
+        for i in 0..100 {
+            t.store(&append(1, i, 1), i, 1000, u64::MAX, at(0));
+        }
+        assert_eq!(t.ranges(), 1);
+        for i in 0..5 {
+            t.store(&append(1, 100 + i, 1), 1000 + i * 10, 1000, u64::MAX, at(0));
+        }
+        assert_eq!(t.ranges(), 2);
+        assert_eq!(check(&t, &append(1, 50, 1)), Verdict::TooOld);
+        assert_eq!(check(&t, &append(1, 103, 1)), Verdict::Duplicate { first_offset: 1030 });
+    }
+
+    #[test]
+    fn what_is_lost_is_never_called_stored_though_nothing_older_is_remembered() {
+        let mut t = ProducerTable::new(10, 2, 0);
+        for i in 0..4 {
+            t.store(&append(1, i * 10, 10), 1000 + i * 100, 1000, u64::MAX, at(0)); // own ranges, two forgotten
+        }
+        t.lose(1200, 1300);
+        let mut again = ProducerTable::new(10, 2, 0);
+        again.load(&t.snapshot(u64::MAX, at(9)), at(9));
+        for t in [&t, &again] {
+            assert_eq!(check(t, &append(1, 10, 10)), Verdict::TooOld);
+            assert_eq!(check(t, &append(1, 20, 10)), Verdict::Skipped { expected: 40 });
+            assert_eq!(check(t, &append(1, 15, 10)), Verdict::Overlap { expected: 40 }, "a part of it was stored");
+        }
+        // With nothing left it continues where the known part ends.
+        t.lose(0, u64::MAX);
+        let mut again = ProducerTable::new(10, 2, 0);
+        again.load(&t.snapshot(u64::MAX, at(9)), at(9));
+        for t in [&t, &again] {
+            assert_eq!(check(t, &append(1, 0, 1)), Verdict::TooOld);
+            assert_eq!(check(t, &append(1, 20, 10)), Verdict::Fresh);
+            assert_eq!(check(t, &append(1, 30, 10)), Verdict::Gap { expected: 20 });
+        }
+    }
+
+    #[test]
+    fn room_is_made_by_evicting_the_longest_silent_that_may_go() {
+        let mut t = ProducerTable::new(2, 2, 100);
+        let none = HashSet::new();
+        t.store(&append(1, 0, 1), 0, 7, u64::MAX, at(10));
+        t.store(&append(2, 0, 1), 1, 8, u64::MAX, at(20));
+        assert_eq!(
+            t.check(&append(3, 0, 1), false, 7, at(50), &none),
+            Verdict::TableFull,
+            "nobody was silent long enough"
+        );
+        assert!(t.clone().make_room(at(50), &none).is_empty());
+        assert_eq!(t.check(&append(3, 0, 1), false, 7, at(110), &none), Verdict::First);
+        let pinned = HashSet::from([[1; 16]]);
+        assert_eq!(t.check(&append(3, 0, 1), false, 7, at(115), &pinned), Verdict::TableFull);
+        assert_eq!(t.make_room(at(130), &pinned), [[2; 16]]);
+        t.store(&append(3, 0, 1), 2, 7, u64::MAX, at(130));
+        assert!(t.get(&[1; 16]).is_some() && t.get(&[2; 16]).is_none());
+    }
+
+    /// As many ids as an owner gets at this time.
+    fn fill(t: &mut ProducerTable, ids: &mut u64, owner: u64, ns: i64) -> usize {
+        let none = HashSet::new();
+        let mut got = 0;
+        loop {
+            let mut producer = [0; 16];
+            producer[..8].copy_from_slice(&ids.to_le_bytes());
+            *ids += 1;
+            let append = ChunkHeader { producer, owner, ..append(0, 0, 1) };
+            if t.check(&append, false, counted_under(owner), at(ns), &none) != Verdict::First {
+                return got;
+            }
+            t.make_room(at(ns), &none);
+            t.store(&append, *ids, counted_under(owner), u64::MAX, at(ns));
+            got += 1;
+        }
+    }
+
+    #[test]
+    fn an_owner_grows_while_as_much_as_he_has_is_free() {
+        const MAX: usize = 1024;
+        let (mut t, mut ids) = (ProducerTable::new(MAX, 2, 100), 0);
+        assert_eq!(fill(&mut t, &mut ids, 1000, 0), MAX / 2);
+        assert_eq!(fill(&mut t, &mut ids, 1001, 0), MAX / 4, "and another half of what is left");
+        assert_eq!(fill(&mut t, &mut ids, 1000, 50), 0);
+        // Whatever their secrets are, producers of the network count as one owner.
+        let (mut network, mut others) = (ProducerTable::new(MAX, 2, 100), 0);
+        let secrets = [NETWORK | 5, NETWORK | 6].map(|owner| fill(&mut network, &mut others, owner, 0));
+        assert_eq!(secrets, [MAX / 2, 0]);
+        // A producer that was silent for long enough counts as free, whichever owner it has.
+        assert_eq!(fill(&mut t, &mut ids, 1003, 100), MAX / 2);
+        assert_eq!(t.len(), MAX);
+    }
+
+    #[test]
+    fn with_all_places_taken_everybody_has_a_few_and_root_always_gets_in() {
+        const MAX: usize = 64;
+        let (mut t, mut ids) = (ProducerTable::new(MAX, 2, 100), 0);
+        while t.len() < MAX {
+            let len = t.len() as u64;
+            fill(&mut t, &mut ids, 1000 + len, 0);
+        }
+        assert_eq!(fill(&mut t, &mut ids, 5000, 0), guarantee(MAX), "above the limit");
+        assert_eq!(fill(&mut t, &mut ids, 1000, 0), 0, "who has more than that gets no further one");
+        let left = 3 * MAX - t.len();
+        assert_eq!(fill(&mut t, &mut ids, ROOT, 0), left, "up to three times the limit");
+        assert_eq!(fill(&mut t, &mut ids, 6000, 0), 0);
+    }
+
+    #[test]
+    fn few_places_are_for_whoever_comes() {
+        for max in 1..=4 {
+            let mut t = ProducerTable::new(max, 2, 100);
+            for owner in 0..max as u64 {
+                let append = ChunkHeader { owner: 7 + owner, ..append(owner as u8, 0, 1) };
+                assert_eq!(t.check(&append, false, append.owner, at(0), &HashSet::new()), Verdict::First, "{owner}");
+                t.store(&append, owner, append.owner, u64::MAX, at(0));
+            }
+            let again = ChunkHeader { owner: 7, ..append(9, 0, 1) };
+            assert_eq!(t.check(&again, false, 7, at(0), &HashSet::new()), Verdict::TableFull);
+        }
+    }
+
+    #[test]
+    fn a_lower_limit_evicts_nobody_before_its_time() {
+        let pinned = HashSet::from([[1; 16]]);
+        let mut t = ProducerTable::new(4, 2, 100);
+        for id in 1..=4 {
+            t.store(&append(id, 0, 1), u64::from(id), u64::from(id), u64::MAX, at(i64::from(id)));
+        }
+        t.set_max(1);
+        assert_eq!(t.check(&append(9, 0, 1), false, 2, at(50), &pinned), Verdict::TableFull, "none is silent for 100");
+        assert_eq!(t.check(&append(3, 1, 1), false, 7, at(50), &pinned), Verdict::Fresh, "who is known stays");
+        // At 103 two of the three that may go have been silent for long enough, and both go; two are left.
+        assert_eq!(t.check(&append(9, 0, 1), false, 2, at(103), &pinned), Verdict::First);
+        assert_eq!(t.make_room(at(103), &pinned), [[2; 16], [3; 16]]);
+        t.store(&append(9, 0, 1), 9, 7, u64::MAX, at(103));
+        assert!(t.get(&[1; 16]).is_some() && t.get(&[4; 16]).is_some() && t.get(&[9; 16]).is_some());
+        assert_eq!(t.len(), 3);
+    }
+
+    /// A wall clock that was ahead by hours and is put right: silence is measured by the boot clock.
+    #[test]
+    fn a_wall_clock_that_is_put_right_keeps_nobodys_place() {
+        let none = HashSet::new();
+        let mut t = ProducerTable::new(1, 2, 100);
+        t.store(&append(1, 0, 1), 0, 1000, u64::MAX, Moment { real_ns: 1_000_000, boot_ns: 10 });
+        let later = Moment { real_ns: 50, boot_ns: 111 };
+        assert_eq!(t.check(&append(2, 0, 1), false, 1000, later, &none), Verdict::First);
+        // Also over a start: none is younger than now, and each has a tenth of the time to come back.
+        let mut back = ProducerTable::new(1, 2, 100);
+        back.load(&t.snapshot(u64::MAX, later), Moment { real_ns: 60, boot_ns: 5 });
+        for (boot_ns, verdict) in [(14, Verdict::TableFull), (15, Verdict::First)] {
+            let now = Moment { real_ns: 0, boot_ns };
+            assert_eq!(back.check(&append(2, 0, 1), false, 1000, now, &none), verdict, "{boot_ns}");
+        }
+    }
+
+    /// An append with an offset behind the footer's end leaves no trace in it.
+    #[test]
+    fn a_footer_is_the_table_as_it_was_at_its_end() {
+        const LATE: u64 = 30;
+        let mut t = ProducerTable::new(10, 2, 100);
+        let mut then = Vec::new();
+        let mut offset = 0;
+        for step in 0..40_u64 {
+            then.push((offset, t.snapshot(u64::MAX, at(0))));
+            let (id, count) = ((step % 3) as u8, 1 + (step % 2) as u32);
+            let next = t.get(&[id; 16]).and_then(|(_, state)| state.last).map_or(0, |(sequence, _)| sequence + 1);
+            // Everything but the last few is settled: a footer may end there.
+            t.store(&append(id, next, count), offset, 7, offset.saturating_sub(LATE), at(0));
+            offset += u64::from(count);
+        }
+        for (end, snapshot) in then.into_iter().filter(|(end, _)| *end >= offset - LATE) {
+            let cut = t.snapshot(end, at(0));
+            let trim = |mut e: ProducerEntry| {
+                for old in e.appends.drain(..e.appends.len().saturating_sub(2)) {
+                    e.forgotten_below = old.first_sequence + u64::from(old.count);
+                }
+                e
+            };
+            assert_eq!(cut, snapshot.into_iter().map(trim).collect::<Vec<_>>(), "{end}");
+        }
+        assert_eq!(t.ranges(), 6, "a footer never has more than the window of each");
+    }
+
+    #[test]
+    fn a_tombstone_takes_an_earlier_life_and_no_later_one() {
+        let mut t = ProducerTable::new(10, 2, 100);
+        t.store(&append(1, 0, 2), 100, 7, u64::MAX, at(0));
+        t.bury(&Tombstone { producer: [1; 16], below: 100 });
+        assert!(t.get(&[1; 16]).is_some());
+        t.bury(&Tombstone { producer: [1; 16], below: 102 });
+        assert!(t.get(&[1; 16]).is_none() && t.ranges() == 0);
+        t.replay(&append(1, 0, 1), 102, 0, at(0));
+        t.bury(&Tombstone { producer: [1; 16], below: 102 });
+        assert_eq!(t.get(&[1; 16]).and_then(|(_, state)| state.last), Some((0, 102)));
+        // The log has a sequence once more: a tombstone was lost in between.
+        t.replay(&append(1, 0, 1), 110, 0, at(0));
+        assert_eq!(check(&t, &append(1, 0, 1)), Verdict::Duplicate { first_offset: 110 });
+    }
+
+    #[test]
+    fn a_start_evicts_nobody() {
+        let mut t = ProducerTable::new(2, 2, 100);
+        for id in 0..9 {
+            t.replay(&append(id, 0, 1), u64::from(id), 0, at(50));
+        }
+        assert_eq!(t.len(), 9);
+    }
+
+    #[test]
+    fn a_snapshot_is_the_table() {
+        let mut t = ProducerTable::new(10, 4, 0);
+        t.store(&append(1, 0, 2), 100, 1000, u64::MAX, at(5));
+        t.store(&append(2, 0, 1), 102, 1000, u64::MAX, at(6));
+        let mut back = ProducerTable::new(10, 4, 0);
+        back.load(&t.snapshot(u64::MAX, at(9)), at(9));
+        assert_eq!(back.snapshot(u64::MAX, at(9)), t.snapshot(u64::MAX, at(9)));
+        assert_eq!(back.ranges(), 2);
+        assert_eq!(check(&back, &append(1, 0, 2)), Verdict::Duplicate { first_offset: 100 });
+    }
+
+    #[test]
+    fn what_recovery_gives_back_takes_no_fence_away() {
+        let mut live = ProducerTable::new(10, 4, 0);
+        live.store(&append(1, 0, 2), 100, 1000, u64::MAX, at(5));
+        live.store(&append(2, 0, 1), 102, 1000, u64::MAX, at(6));
+        let mut recovered = live.clone();
+        recovered.lose(101, 102);
+        live.raise_epoch(&[1; 16], 9);
+        live.forget(&[2; 16]);
+        recovered.catch_up(&live);
+        assert_eq!((recovered.len(), recovered.ranges()), (1, 1));
+        assert_eq!(check(&recovered, &append(1, 1, 1)), Verdict::Fenced { current: 9 });
+        assert_eq!(check(&recovered, &ChunkHeader { producer_epoch: 9, ..append(1, 1, 1) }), Verdict::Fresh, "lost");
+    }
+}
