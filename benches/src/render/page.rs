@@ -41,9 +41,6 @@ pub const RESULTS: &[(&str, &str, &str)] = &[
     ("file_writer", "The file writer", "A new file in chunks of so many bytes. The time includes a final sync."),
 ];
 
-/// Results with too many rows for the page: it has their plots, and a link to the file with the rows.
-const PLOTTED_ONLY: [&str; 3] = ["write_sync", "write_sync_xfs", "cells"];
-
 const BEGIN: &str = "<!-- made by `clad-benches report` from docs/benchmarks/*.json -->";
 const END: &str = "<!-- end of what is made -->";
 
@@ -88,16 +85,16 @@ fn section(name: &str, title: &str, about: &str, results: &Results) -> (String, 
         text += &aims(results);
         text += "\n";
     }
+    // A hundred rows are no page: it has the plots.
+    let all = || format!("All figures: [benchmarks/{name}.json](benchmarks/{name}.json).\n");
     let (rows, plots) = match name {
         "append" => (append(results), append_plots(results)),
         "speed" => (contenders(results), speed_plots(results)),
-        "cells" => (cells(results), cells_plots(results)),
+        "cells" => (all(), cells_plots(results)),
+        "write_sync" | "write_sync_xfs" => (all(), plain_plots(name, title, results)),
         _ => (plain(results), plain_plots(name, title, results)),
     };
-    match PLOTTED_ONLY.contains(&name) {
-        true => text += &format!("All figures: [benchmarks/{name}.json](benchmarks/{name}.json).\n"),
-        false => text += &rows,
-    }
+    text += &rows;
     text += "\n";
     for (file, svg_title, _) in &plots {
         text += &format!("![{svg_title}](benchmarks/{file})\n");
@@ -184,29 +181,6 @@ fn append(results: &Results) -> String {
         .collect();
     let head = ["space", "method", "avg µs", "min", "p50", "p99", "p99.9", "max", "stddev", "above 3 × p50"];
     table(&head, &rows)
-}
-
-/// Ours and fio's in one row.
-fn cells(results: &Results) -> String {
-    let ours = results.rows.iter().filter(|row| cell(row, "by") != "fio");
-    let rows: Vec<_> = ours
-        .map(|row| {
-            let same = |it: &&Row| {
-                cell(it, "by") == "fio" && ["do", "order", "way", "cache"].iter().all(|k| cell(it, k) == cell(row, k))
-            };
-            let fio = results.rows.iter().find(same);
-            let words = ["do", "order", "way", "cache"].map(|name| cell(row, name).to_owned());
-            let figures = [
-                spread(&row.rate),
-                count(row.latency_us.p50),
-                count(row.latency_us.p99),
-                fio.map_or(String::new(), |fio| spread(&fio.rate)),
-                row.beside.get("fio").map_or(String::new(), spread),
-            ];
-            words.into_iter().chain(figures).collect()
-        })
-        .collect();
-    table(&["", "order", "way", "cache", "operations/s", "p50 µs", "p99 µs", "fio's", "to fio's"], &rows)
 }
 
 fn plain(results: &Results) -> String {
