@@ -17,7 +17,6 @@ use crate::clock;
 use crate::context::Context;
 use crate::exit::{Exit, Outcome};
 use crate::format::human::count;
-use crate::format::times;
 
 /// How an answer is shown.
 #[derive(Debug, Clone, Copy, Args)]
@@ -114,13 +113,4 @@ impl Context {
         self.block_on(async { tokio::time::timeout(timeout, ask).await })
             .unwrap_or_else(|_| Err(silent(&path, timeout)))
     }
-}
-
-/// A time that may be absent, for JSON.
-fn rfc3339(nanos: Option<u64>) -> Option<String> {
-    nanos.map(|nanos| {
-        let mut text = String::new();
-        times::rfc3339(&mut text, nanos);
-        text
-    })
 }

@@ -9,7 +9,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | `body`, `wire`, `flight` | prepared appends, a lean connection, what is in flight on it |
-//! | `load`, `together` | the connections, and how a thread serves several |
+//! | `plan`, `load`, `connection`, `together` | the connections, and how a thread serves several |
 //! | `rings` | the same by rings of shared memory, through the SDK |
 //! | `check` | reading back |
 //! | `spawn`, `memory` | a daemon of our own, and what it takes |
@@ -18,10 +18,12 @@
 
 mod body;
 mod check;
+mod connection;
 mod direct;
 mod flight;
 mod load;
 mod memory;
+mod plan;
 mod report;
 mod rings;
 mod spawn;
@@ -39,7 +41,8 @@ use clap::Args;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use self::direct::Direct;
-use self::load::{Load, Loaded};
+use self::load::Loaded;
+use self::plan::Load;
 use self::report::{Report, Round};
 use self::spawn::Spawned;
 use crate::admin::Form;

@@ -39,8 +39,23 @@ struct Room {
     inline: usize,
 }
 
+/// An import: from a file, to a file.
+type Arrows<'a> = BTreeMap<(&'a str, &'a str), BTreeSet<String>>;
+
 pub(super) fn circles(files: &[File]) -> Result<Vec<Circle>> {
-    let mut circles = Vec::new();
+    Ok(crates(files)?.iter().flat_map(circles_of).collect())
+}
+
+/// All imports between files of a crate.
+pub(super) fn imports(files: &[File]) -> Result<Vec<(String, String)>> {
+    let crates = crates(files)?;
+    let arrows = crates.iter().flat_map(arrows_of);
+    Ok(arrows.map(|((from, to), _)| (from.to_owned(), to.to_owned())).collect())
+}
+
+/// The files of each crate that is shipped.
+fn crates(files: &[File]) -> Result<Vec<HashMap<Module, Room>>> {
+    let mut crates = Vec::new();
     for name in SHIPPED {
         let mut rooms = HashMap::<Module, Room>::new();
         for file in files {
@@ -50,9 +65,9 @@ pub(super) fn circles(files: &[File]) -> Result<Vec<Circle>> {
             room.visit_file(&parse(file)?);
             rooms.insert(module, room);
         }
-        circles.extend(circles_of(&rooms));
+        crates.push(rooms);
     }
-    Ok(circles)
+    Ok(crates)
 }
 
 /// The module that a file is, by its path below `src`.
@@ -66,8 +81,8 @@ fn module_of(path: &str) -> Option<Module> {
     }
 }
 
-fn circles_of(rooms: &HashMap<Module, Room>) -> Vec<Circle> {
-    let mut arrows = BTreeMap::<(&str, &str), BTreeSet<String>>::new();
+fn arrows_of(rooms: &HashMap<Module, Room>) -> Arrows<'_> {
+    let mut arrows = Arrows::new();
     for (module, room) in rooms {
         for path in room.uses.iter().map(|(_, path)| path).chain(&room.paths) {
             let to = absolute(rooms, module, path).and_then(|(at, rest)| resolve(rooms, at, &rest, REEXPORTS_MAX));
@@ -75,6 +90,11 @@ fn circles_of(rooms: &HashMap<Module, Room>) -> Vec<Circle> {
             arrows.entry((&room.path, &to.path)).or_default().extend(path.last().cloned());
         }
     }
+    arrows
+}
+
+fn circles_of(rooms: &HashMap<Module, Room>) -> Vec<Circle> {
+    let arrows = arrows_of(rooms);
     let mut graph = DiGraph::<&str, ()>::new();
     let mut nodes = BTreeMap::new();
     for (from, to) in arrows.keys() {
