@@ -6,7 +6,7 @@
 //!   there twice. The producer has already abandoned the sequence under which the daemon would know them.
 
 use crate::Address;
-use clad_proto::{EncodeError, ErrorCode, ErrorInfo, LogId};
+use clad_proto::{AckLevel, EncodeError, ErrorCode, ErrorInfo, LogId};
 use std::{io, sync::Arc, time::Duration};
 
 /// Why there is no connection.
@@ -189,6 +189,12 @@ fn perhaps(maybe_written: bool) -> &'static str {
 }
 
 impl AppendError {
+    /// The log does not offer this level.
+    pub(crate) fn unreachable_level(level: AckLevel) -> Self {
+        let text = format!("this log does not offer the level {}", level.name());
+        Self::Refused { error: Box::new(ErrorInfo::new(ErrorCode::LevelUnreachable, text)), maybe_written: false }
+    }
+
     /// True if the same records, handed over again, can succeed.
     #[must_use]
     pub fn is_retryable(&self) -> bool {

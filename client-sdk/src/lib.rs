@@ -45,17 +45,23 @@
 mod backoff;
 mod clock;
 mod error;
+mod lock;
 mod log_info;
 mod producer;
 mod reader;
+mod receipt;
 mod ring;
 mod session;
+mod stats;
 mod transport;
+mod waiters;
 
 pub use error::{AppendError, ConnectError, ReadError, ReserveError, SendError, SubmitError};
 pub use log_info::LogInfo;
-pub use producer::{Batch, Producer, ProducerBuilder, Receipt, Reservation, Stats, Summary, Ticket};
+pub use producer::{Batch, Producer, ProducerBuilder, Reservation, Ticket};
 pub use reader::{Chunk, Event, Gap, Reader, ReaderBuilder, Start};
+pub use receipt::Receipt;
+pub use stats::{Stats, Summary};
 pub use transport::address::{Address, DEFAULT_GRPC_PORT, DEFAULT_TCP_PORT, HostPort, ParseAddressError};
 
 #[doc(no_inline)]

@@ -19,7 +19,6 @@ use crate::clock;
 use crate::context::Context;
 use crate::exit::{Exit, Outcome, Stop};
 use crate::format::human::count;
-use crate::format::times;
 
 /// How an answer is shown.
 #[derive(Debug, Clone, Copy, Args)]
@@ -128,13 +127,4 @@ async fn ask<T>(
 pub(crate) async fn listeners(path: &Path) -> Result<HashMap<String, String>, Stop> {
     let status = ask(path, MEMORY_REPLY_TIMEOUT, async |admin| admin.status(v1::StatusRequest {}).await).await?;
     Ok(status.listeners)
-}
-
-/// A time that may be absent, for JSON.
-fn rfc3339(nanos: Option<u64>) -> Option<String> {
-    nanos.map(|nanos| {
-        let mut text = String::new();
-        times::rfc3339(&mut text, nanos);
-        text
-    })
 }

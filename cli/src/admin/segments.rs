@@ -4,7 +4,6 @@ use clad_proto::grpc::v1;
 use jiff::tz::TimeZone;
 use serde_json::json;
 
-use super::rfc3339;
 use crate::format::human::{bytes, count};
 use crate::format::times;
 use crate::output::table;
@@ -42,8 +41,8 @@ pub(super) fn lines(segments: &[v1::Segment]) -> String {
             "end_offset": segment.end_offset,
             "records": segment.records,
             "bytes": segment.bytes,
-            "min_time": rfc3339(segment.min_time),
-            "max_time": rfc3339(segment.max_time),
+            "min_time": times::rfc3339_if_any(segment.min_time),
+            "max_time": times::rfc3339_if_any(segment.max_time),
             "file": segment.file,
         });
         format!("{object}\n")

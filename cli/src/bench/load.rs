@@ -8,52 +8,25 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Barrier};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use clad_client::Address;
-use clad_proto::frame::{Accepted, Flush, Frame, FrameType, Intent, encode_bye};
+use clad_proto::frame::Intent;
 use clad_proto::{AckLevel, DurabilityPolicy, ErrorInfo, LogId, ProducerId};
 use hdrhistogram::Histogram;
 
-use super::body::{Id, Template};
+use super::body::Template;
+use super::connection::{Connection, End};
 use super::flight::Flight;
+use super::plan::Load;
 use super::stats::new_histogram;
 use super::together;
 use super::wire::Wire;
-use crate::clock;
 use crate::exit::error_text;
-use crate::interrupt::Interrupt;
 
 /// Stack of a connection's thread: there may be a thousand of them.
 const STACK_BYTES: usize = 256 * 1024;
-
-/// What is asked of a daemon.
-#[derive(Debug, Clone)]
-pub(super) struct Load {
-    /// Where it is.
-    pub(super) address: Address,
-    /// How many connections.
-    pub(super) connections: u16,
-    /// How many appends each keeps in flight.
-    pub(super) in_flight: usize,
-    /// Threads that serve the connections.
-    pub(super) threads: usize,
-    /// Bytes of a body.
-    pub(super) size: usize,
-    /// Records in an append.
-    pub(super) records: u32,
-    /// The level that an answer waits for; nothing is the highest.
-    pub(super) ack: Option<AckLevel>,
-    /// How long appends leave.
-    pub(super) duration: Duration,
-    /// How long a thread with a producer of the SDK looks for an answer before it sleeps.
-    pub(super) spin: Duration,
-    /// How long it rests before each append.
-    pub(super) rest: Option<Duration>,
-    /// Ends it early.
-    pub(super) interrupt: Interrupt,
-}
 
 /// What came of it.
 #[derive(Debug)]
@@ -108,18 +81,6 @@ pub(super) struct Flown {
     pub(super) producer: ProducerId,
     /// Offset of the first record of each append.
     pub(super) offsets: Vec<u64>,
-}
-
-/// A greeted connection, and what became of its appends so far.
-pub(super) struct Connection {
-    pub(super) wire: Wire,
-    producer: ProducerId,
-    number: u16,
-    flight: Flight,
-    load: Load,
-    level: AckLevel,
-    template: Arc<Template>,
-    acked: Arc<AtomicU64>,
 }
 
 impl Load {
@@ -210,77 +171,5 @@ impl Load {
             flights.push(Flown { producer: end.producer, offsets: end.flight.offsets });
         }
         Loaded { level, log, acked, failed, elapsed, latencies, cpu: Cpu::default(), trouble, flights }
-    }
-}
-
-/// What a connection has come to.
-pub(super) struct End {
-    number: u16,
-    producer: ProducerId,
-    start: Instant,
-    flight: Flight,
-    broken: Option<anyhow::Error>,
-}
-
-impl Connection {
-    /// Appends leave as long as there is room and time; `false` when there is neither, nor any under way.
-    pub(super) fn leave(&mut self, now: Instant, start: Instant) -> bool {
-        if now < start + self.load.duration && !self.load.interrupt.came() {
-            let time = clock::unix_nanos();
-            let room = self.load.in_flight.saturating_sub(self.flight.in_flight());
-            if room > 0 {
-                let first = Id { connection: self.number, record: self.flight.leave(room, now) };
-                self.template.write_timestamped(&mut self.wire.out, first, room, self.level, time);
-            }
-            return true;
-        }
-        self.flight.in_flight() > 0
-    }
-
-    /// Takes the answers out of what was received.
-    pub(super) fn answers(&mut self, now: Instant) -> anyhow::Result<()> {
-        let before = self.flight.acked;
-        while let Some(raw) = self.wire.next()? {
-            match raw.header.kind {
-                // Most of what comes.
-                FrameType::Accepted => self.flight.accepted(&Accepted::parse(&raw)?, now)?,
-                _ => self.flight.answer(&raw.decode()?, now)?,
-            }
-        }
-        self.acked.fetch_add((self.flight.acked - before) * u64::from(self.load.records), Relaxed);
-        Ok(())
-    }
-
-    /// It is over, or broken.
-    pub(super) fn over(mut self, start: Instant, mut broken: Option<anyhow::Error>) -> End {
-        if broken.is_none() {
-            broken = self.end().err();
-        }
-        self.flight.end();
-        End { number: self.number, producer: self.producer, start, flight: self.flight, broken }
-    }
-
-    /// What is read back afterwards must be readable: written.
-    fn end(&mut self) -> anyhow::Result<()> {
-        if self.level < AckLevel::Written {
-            self.wire.queue(|out| Flush { request_id: 1, level: AckLevel::Written }.encode(out));
-            let mut flushed = false;
-            while !flushed {
-                self.wire.exchange()?;
-                while let Some(raw) = self.wire.next()? {
-                    flushed |= match raw.decode()? {
-                        Frame::Watermark(watermark) => watermark.request_id == 1,
-                        Frame::Error(error) => return Err(error.error.into()),
-                        _ => false,
-                    };
-                }
-            }
-        }
-        // The daemon need not remember this producer any more; it closes when it has heard.
-        self.wire.queue(encode_bye);
-        while self.wire.exchange().is_ok() {
-            while self.wire.next()?.is_some() {}
-        }
-        Ok(())
     }
 }

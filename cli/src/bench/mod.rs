@@ -9,7 +9,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | `body`, `wire`, `flight` | prepared appends, a lean connection, what is in flight on it |
-//! | `load`, `together` | the connections, and how a thread serves several |
+//! | `plan`, `load`, `connection`, `together` | the connections, and how a thread serves several |
 //! | `sdk` | the same through the SDK, over gRPC or by rings of shared memory |
 //! | `check` | reading back |
 //! | `spawn`, `process` | a daemon of our own, and what it takes |
@@ -18,9 +18,11 @@
 
 mod body;
 mod check;
+mod connection;
 mod direct;
 mod flight;
 mod load;
+mod plan;
 mod process;
 mod report;
 mod sdk;
@@ -39,7 +41,8 @@ use clap::Args;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use self::direct::Direct;
-use self::load::{Cpu, Load, Loaded};
+use self::load::{Cpu, Loaded};
+use self::plan::Load;
 use self::report::{Report, Round, Slice};
 use self::spawn::{Spawned, Transport};
 use crate::admin::Form;

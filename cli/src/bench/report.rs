@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use super::check::Checked;
 use super::direct::Looped;
-use super::load::{Load, Loaded};
+use super::load::Loaded;
+use super::plan::Load;
 use super::stats::{Latency, Spread, new_histogram, per_second, ratio};
 use crate::format::human::{bytes, count, counted};
 use crate::output::table::{Sheet, columns};

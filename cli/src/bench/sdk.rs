@@ -16,7 +16,8 @@ use hdrhistogram::Histogram;
 
 use super::body::{Id, filling};
 use super::flight::NOT_ACKED;
-use super::load::{Cpu, Flown, Load, Loaded, LogFacts};
+use super::load::{Cpu, Flown, Loaded, LogFacts};
+use super::plan::Load;
 use super::stats::new_histogram;
 use crate::clock;
 use crate::exit::error_text;

@@ -12,7 +12,7 @@ use clad_proto::frame::{self, RecordsHead, encode_records};
 use clad_proto::{LogId, payload_checksum};
 use jiff::tz::TimeZone;
 
-use super::Output;
+use super::args::Output;
 use crate::exit::Stop;
 use crate::format::{Entry, Format, Renderer};
 use crate::read::piece::{Gap, Piece};

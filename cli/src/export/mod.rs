@@ -18,25 +18,26 @@
 //! | `sink` | where it goes: the file with its state, or stdout |
 //! | `state` | how far a file has come |
 
+mod args;
+mod durable;
 mod form;
 mod sink;
 mod state;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::anyhow;
-use bytesize::ByteSize;
 use clad_client::Start;
 use clad_journal::format::META_NAME;
 use clad_journal::io::device::{DurabilityClass, discover};
 use clad_proto::frame::GapReason;
 use clad_proto::{AckLevel, Cursor};
-use clap::{Args, ValueEnum};
 use jiff::tz::TimeZone;
 
+pub(crate) use self::args::ExportArgs;
 use self::form::Form;
 use self::sink::Sink;
-use self::state::{Request, State};
+use self::state::State;
 use crate::clock;
 use crate::context::Context;
 use crate::exit::{Exit, Outcome, Stop};
@@ -44,83 +45,11 @@ use crate::format::human::{bytes, counted};
 use crate::format::times;
 use crate::interrupt::Interrupt;
 use crate::output::Progress;
-use crate::read::FilterArgs;
 use crate::read::filter::Filter;
 use crate::read::piece::{Event, Gap, Standing};
 use crate::read::served::Served;
 use crate::read::source::{Source, Stream};
 use crate::read::stored::Files;
-
-/// The forms of an export.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Output {
-    /// The body and a newline, byte for byte
-    Cat,
-    /// One JSON object a line
-    Json,
-    /// Whole appends as their clients made them, with their checksums (docs/FORMAT.md)
-    Raw,
-}
-
-/// What to export, and where to.
-#[derive(Debug, Args)]
-pub(crate) struct ExportArgs {
-    /// The file to write; it goes on where an earlier export into it stopped. `-`, or none: standard output
-    #[arg(value_name = "FILE")]
-    pub(crate) file: Option<PathBuf>,
-    /// Form of the records
-    #[arg(short, long, value_enum, default_value_t = Output::Json, value_name = "FORM")]
-    pub(crate) output: Output,
-    /// Read the files in this data folder; no daemon is needed, and none is disturbed
-    #[arg(long, value_name = "DIR")]
-    pub(crate) dir: Option<PathBuf>,
-    /// The first offset that is wanted
-    #[arg(long, value_name = "OFFSET", conflicts_with = "after_cursor")]
-    pub(crate) from: Option<u64>,
-    /// The offset after the last that is wanted [default: everything that is durable now]
-    #[arg(long, value_name = "OFFSET")]
-    pub(crate) to: Option<u64>,
-    /// Start after this place, as an earlier export or `query --show-cursor` gave it
-    #[arg(long, value_name = "CURSOR")]
-    pub(crate) after_cursor: Option<Cursor>,
-    /// Which of them
-    #[command(flatten)]
-    pub(crate) filter: FilterArgs,
-    /// Begin anew, over whatever FILE holds
-    #[arg(long)]
-    pub(crate) fresh: bool,
-    /// Permissions of a FILE that is made
-    #[arg(long, value_name = "MODE", value_parser = mode, default_value = "0600")]
-    pub(crate) mode: u32,
-    /// Make FILE durable, and note how far it is, each time so much was written
-    #[arg(long, value_name = "SIZE", default_value = "64MiB")]
-    pub(crate) sync_every: ByteSize,
-}
-
-fn mode(text: &str) -> Result<u32, &'static str> {
-    u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777).ok_or("octal digits are wanted, as in 0640")
-}
-
-impl ExportArgs {
-    fn path(&self) -> Option<&Path> {
-        self.file.as_deref().filter(|path| path.as_os_str() != "-")
-    }
-
-    fn request(&self) -> Request {
-        let form = self.output.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
-        Request {
-            output: form,
-            from: self.from,
-            to: self.to,
-            after_cursor: self.after_cursor.map(|cursor| cursor.to_string()),
-            since: self.filter.since.clone(),
-            until: self.filter.until.clone(),
-            priority: self.filter.priority,
-            component: self.filter.component.clone(),
-            grep: self.filter.grep.clone(),
-        }
-    }
-}
 
 /// Whether the folder that the file is in, or would be made in, is a log's.
 fn lies_in_a_log(path: &Path) -> bool {

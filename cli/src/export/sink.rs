@@ -4,15 +4,15 @@
 //! written then, under another name, synced and renamed; a stop in between leaves the earlier state, and what lies behind
 //! it in the file is cut off at the next start.
 
-use std::fs::{self, File};
-use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow};
 use clad_journal::bulk::{self, BulkWriter};
 use clad_proto::payload_checksum;
 
-use super::ExportArgs;
+use super::args::ExportArgs;
 use super::state::{self, State};
 use crate::exit::Stop;
 use crate::output::Output;
@@ -150,27 +150,4 @@ fn tail_of(path: &Path, end: u64) -> Result<u32, Stop> {
         Ok::<_, std::io::Error>(payload_checksum(&tail))
     };
     Ok(read().with_context(|| path.display().to_string())?)
-}
-
-/// Writes a file whole, or not at all, and durably.
-pub(super) fn replace(path: &Path, text: &[u8]) -> std::io::Result<()> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".new");
-    let new = PathBuf::from(name);
-    match fs::remove_file(&new) {
-        Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
-        _ => {}
-    }
-    let mut writer =
-        bulk::Options::new().buffers(1).buffer_bytes(4096).engine(bulk::Engine::Threads).create_new(&new)?;
-    writer.write_all(text)?;
-    writer.finish()?;
-    fs::rename(&new, path)?;
-    sync_folder(path)
-}
-
-/// Makes a name durable, or its absence.
-pub(super) fn sync_folder(path: &Path) -> std::io::Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(folder)?.sync_all()
 }

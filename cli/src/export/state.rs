@@ -12,27 +12,13 @@ use anyhow::{Context as _, anyhow};
 use clad_proto::{Cursor, LogId, payload_checksum};
 use serde::{Deserialize, Serialize};
 
-use super::ExportArgs;
-use super::sink::{replace, sync_folder};
+use super::args::{ExportArgs, Request};
+use super::durable::{replace, sync_folder};
 use crate::exit::Stop;
-use crate::read::filter::{Filter, Priorities};
+use crate::read::filter::Filter;
 
 /// The version of the form.
 const VERSION: u32 = 1;
-
-/// What was asked for, as it was said.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Request {
-    pub(super) output: String,
-    pub(super) from: Option<u64>,
-    pub(super) to: Option<u64>,
-    pub(super) after_cursor: Option<String>,
-    pub(super) since: Option<String>,
-    pub(super) until: Option<String>,
-    pub(super) priority: Option<Priorities>,
-    pub(super) component: Vec<String>,
-    pub(super) grep: Option<String>,
-}
 
 /// How far it has come.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,8 +9,9 @@ use std::fmt::Write;
 use clad_proto::frame::PeerMeta;
 use clad_proto::{GroupView, RecordView, Severity};
 
+use super::entry::Entry;
 use super::json::{self, Object};
-use super::{Entry, times};
+use super::times;
 
 pub(super) fn write(entry: &Entry<'_>, out: &mut String) {
     let record = &entry.record;

@@ -7,8 +7,9 @@ use std::fmt::Write;
 
 use clad_proto::Severity;
 
+use super::entry::{Entry, body};
+use super::escape;
 use super::times::ShortTime;
-use super::{Entry, body, escape};
 
 const RESET: &str = "\x1b[0m";
 

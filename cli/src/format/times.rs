@@ -19,6 +19,15 @@ pub(crate) fn rfc3339(out: &mut String, nanos: u64) {
     let _ = write!(out, "{:.9}", timestamp(nanos));
 }
 
+/// The same of a time that may be absent.
+pub(crate) fn rfc3339_if_any(nanos: Option<u64>) -> Option<String> {
+    nanos.map(|nanos| {
+        let mut text = String::new();
+        rfc3339(&mut text, nanos);
+        text
+    })
+}
+
 /// `Thu 2026-01-01 10:00:00.123456789 UTC`.
 pub(crate) fn long(out: &mut String, nanos: u64, zone: &TimeZone) {
     let zoned = timestamp(nanos).to_zoned(zone.clone());

@@ -5,7 +5,8 @@ use std::fmt::{self, Write};
 use clad_proto::{KvsRef, Severity};
 use jiff::tz::TimeZone;
 
-use super::{Entry, body, escape, json, times};
+use super::entry::{Entry, body};
+use super::{escape, json, times};
 
 /// Width of the column of names.
 const NAMES: usize = 15;

@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
-use super::stats::{Counters, Tally};
-use crate::{SubmitError, ring::RingHandle};
+use crate::{
+    SubmitError,
+    ring::RingHandle,
+    stats::{Counters, Tally},
+};
 use clad_proto::{Body, EncodeError, Payload, PayloadBuilder, Record};
 
 /// Records that will be one append: taken or refused whole, stored with consecutive offsets, one receipt.

@@ -1,6 +1,6 @@
 //! Construction of a producer.
 
-use super::{Producer, shared::Shared, task::Task};
+use super::{handle::Producer, options::Options, shared::Shared, task::Task};
 use crate::{Address, ConnectError, backoff::random, clock::bounded};
 use clad_proto::{
     AckLevel, Group, ProducerId, Scope,
@@ -14,30 +14,6 @@ const DEFAULT_DELIVERY_TIMEOUT: Duration = Duration::from_secs(300);
 const DEFAULT_MAX_BUFFERED_BYTES: usize = 16 * 1024 * 1024;
 /// Permits of a semaphore are counted in 32 bits when they are taken.
 const MAX_BUFFERED_BYTES: usize = u32::MAX as usize;
-
-/// Options of a producer.
-#[derive(Debug, Clone)]
-pub(crate) struct Options {
-    pub(crate) address: Address,
-    pub(crate) name: String,
-    pub(crate) producer_id: ProducerId,
-    pub(crate) producer_epoch: u32,
-    /// The caller chose the id, and may resume with it later.
-    pub(crate) comes_back: bool,
-    pub(crate) secret: Vec<u8>,
-    pub(crate) group: Group,
-    pub(crate) level: Option<AckLevel>,
-    pub(crate) max_in_flight: u32,
-    pub(crate) max_buffered_bytes: usize,
-    pub(crate) max_records: u32,
-    pub(crate) max_bytes: usize,
-    pub(crate) linger: Duration,
-    pub(crate) backoff: (Duration, Duration),
-    pub(crate) connect_timeout: Duration,
-    pub(crate) delivery_timeout: Duration,
-    pub(crate) drop_timeout: Duration,
-    pub(crate) drop_when_full: bool,
-}
 
 /// Makes a [`Producer`]. Every setting has a default; [`connect`](Self::connect) or [`start`](Self::start) ends it.
 #[derive(Debug, Clone)]
@@ -239,6 +215,13 @@ impl ProducerBuilder {
         }
         options.name.truncate(options.name.floor_char_boundary(MAX_CLIENT_NAME_BYTES));
         options
+    }
+}
+
+impl Producer {
+    /// Starts to make one for the daemon at this address.
+    pub fn builder(address: Address) -> ProducerBuilder {
+        ProducerBuilder::new(address)
     }
 }
 

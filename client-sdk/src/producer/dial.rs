@@ -1,6 +1,6 @@
 //! Greeting the daemon as this producer.
 
-use super::builder::Options;
+use super::options::Options;
 use clad_proto::{
     frame::{Hello, Intent},
     limits::{MAX_VERSION, MIN_VERSION},

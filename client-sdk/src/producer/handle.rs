@@ -2,13 +2,13 @@
 
 use super::{
     batch::Batch,
-    builder::ProducerBuilder,
     reservation::Reservation,
     shared::{APPEND_OVERHEAD, Shared},
-    stats::{Stats, Summary},
-    ticket::{Receipt, Ticket},
+    ticket::Ticket,
 };
-use crate::{Address, AppendError, LogInfo, ReserveError, SendError, SubmitError, ring::Unsettled};
+use crate::{
+    Address, AppendError, LogInfo, Receipt, ReserveError, SendError, Stats, SubmitError, Summary, ring::Unsettled,
+};
 use clad_proto::{AckLevel, ProducerId, Record};
 use std::sync::Arc;
 use tokio::sync::TryAcquireError;
@@ -16,7 +16,7 @@ use tokio::sync::TryAcquireError;
 /// Appends records. Cheap to clone; all clones are one producer with one order and one connection.
 ///
 /// When the last clone is dropped, what was submitted is still brought home for at most
-/// [`drop_timeout`](ProducerBuilder::drop_timeout), if the runtime lives as long. [`close`](Self::close) waits for it.
+/// [`drop_timeout`](crate::ProducerBuilder::drop_timeout), if the runtime lives as long. [`close`](Self::close) waits for it.
 #[derive(Debug, Clone)]
 pub struct Producer {
     shared: Arc<Shared>,
@@ -34,11 +34,6 @@ impl Drop for Alive {
 }
 
 impl Producer {
-    /// Starts to make one for the daemon at this address.
-    pub fn builder(address: Address) -> ProducerBuilder {
-        ProducerBuilder::new(address)
-    }
-
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         Self { _alive: Arc::new(Alive(shared.clone())), shared }
     }
@@ -253,7 +248,7 @@ impl Producer {
     }
 
     /// Brings everything that was submitted to the default level, says good-bye (unless the id was
-    /// [chosen](ProducerBuilder::producer)) and ends, for all clones. Any later submit is an error.
+    /// [chosen](crate::ProducerBuilder::producer)) and ends, for all clones. Any later submit is an error.
     ///
     /// # Errors
     /// As [`Self::flush`]; it has ended all the same.

@@ -15,22 +15,19 @@ mod batch;
 mod builder;
 mod dial;
 mod handle;
+mod options;
 mod reservation;
 mod ring_task;
+mod serve_ring;
 mod shared;
-mod stats;
 mod task;
 mod ticket;
 mod undelivered;
-mod waiters;
 
 pub use batch::Batch;
 pub use builder::ProducerBuilder;
 pub use handle::Producer;
 pub use reservation::Reservation;
-pub(crate) use stats::{Book, Counters};
-pub use stats::{Stats, Summary};
-pub use ticket::{Receipt, Ticket};
-pub(crate) use waiters::Claim;
+pub use ticket::Ticket;
 #[cfg(test)]
-pub(crate) use {shared::Shared, undelivered::FlushSender, undelivered::UndeliveredErrors, waiters::Waiters};
+pub(crate) use {shared::Shared, undelivered::FlushSender, undelivered::UndeliveredErrors};

@@ -1,33 +1,24 @@
-//! The task of a producer with a ring. It feeds the ring what found no room in it, asks for flushes, and resumes the
-//! ring after a restart of the daemon.
+//! The task's state of its ring: what found no room in it, and flushes. It feeds the ring, and asks for flushes.
 //!
 //! Submits go to the ring in their caller's thread ([`Shared`] decides that, while nothing waits here); what comes to
 //! this task is what must wait, in its order.
 
-use std::{collections::VecDeque, ops::ControlFlow, sync::Arc, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use clad_proto::{
-    AckLevel, ErrorCode, ErrorInfo,
-    frame::{Watermark, Welcome},
-};
-use tokio::time::{Instant, sleep_until};
+use clad_proto::{AckLevel, ErrorCode, ErrorInfo, frame::Watermark};
+use tokio::time::Instant;
 
 use super::{
-    shared::{Item, Life, Shared},
-    task::{End, Task, failed},
+    shared::{Item, Shared},
     undelivered::{FlushPruner, FlushSender},
-    waiters::Claim,
 };
 use crate::{
     AppendError, ConnectError,
-    clock::now,
-    ring::{Asked, Posted, RingHandle, ask},
+    ring::{Posted, RingHandle},
     session::{Append, Out},
-    transport::{Answer, Connection, Framed},
+    transport::Connection,
+    waiters::Claim,
 };
-
-/// Interval between two looks for room in the ring.
-const RING_ROOM_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The longest wait of a flush before it is asked for again, if the daemon could not do it.
 const FLUSH_RETRY_DELAY_MAX: Duration = Duration::from_millis(200);
@@ -55,14 +46,14 @@ enum FlushState {
 /// The task's state of its ring.
 #[derive(Debug, Default)]
 pub(super) struct RingTask {
-    ring_handle: Option<Arc<RingHandle>>,
+    pub(super) ring_handle: Option<Arc<RingHandle>>,
     /// In the order of the submits.
-    backlog: VecDeque<Item>,
+    pub(super) backlog: VecDeque<Item>,
     flushes: VecDeque<Flush>,
     flush_id: u32,
     flush_pruner: FlushPruner,
     /// Since when there is no daemon.
-    disconnected_since: Option<Instant>,
+    pub(super) disconnected_since: Option<Instant>,
     /// The last flush that ended was abandoned: nothing waits any longer for what is in the ring.
     flush_abandoned: bool,
 }
@@ -110,13 +101,13 @@ impl RingTask {
     }
 
     /// Takes what waits here, to continue without a ring.
-    fn take_backlog(&mut self) -> Vec<Item> {
+    pub(super) fn take_backlog(&mut self) -> Vec<Item> {
         let flushes = self.flushes.drain(..).map(|flush| Item::Flush(Some(flush.level), flush.sender, flush.since));
         flushes.chain(self.backlog.drain(..)).collect()
     }
 
     /// Puts into the ring what has room there; then submits go there at once again.
-    fn feed(&mut self, shared: &Shared) {
+    pub(super) fn feed(&mut self, shared: &Shared) {
         let Some(ring_handle) = self.ring_handle.clone() else { return };
         while self.feed_backlog(shared, &ring_handle) {
             // A thread that submits all the time has always put something in meanwhile; the last few go in while the
@@ -168,7 +159,7 @@ impl RingTask {
     }
 
     /// Ends what has waited for too long: for room, or for a daemon. What lies in the ring is for the daemon to end.
-    fn expire(&mut self, shared: &Shared, now: Instant) {
+    pub(super) fn expire(&mut self, shared: &Shared, now: Instant) {
         let timeout = shared.options.delivery_timeout;
         while self
             .flushes
@@ -234,14 +225,19 @@ impl RingTask {
         }
     }
 
-    fn next_expiry(&self, shared: &Shared) -> Option<Instant> {
+    pub(super) fn next_expiry(&self, shared: &Shared) -> Option<Instant> {
         let timeout = shared.options.delivery_timeout;
         let flush = self.flushes.front().and_then(|flush| self.flush_deadline(flush.since, timeout));
         flush.into_iter().chain(self.front_deadline(timeout)).min()
     }
 
     /// Asks for flushes whose appends are all in the ring, and ends those that are over.
-    fn flush(&mut self, shared: &Shared, connection: &mut Connection, now: Instant) -> Result<(), ConnectError> {
+    pub(super) fn flush(
+        &mut self,
+        shared: &Shared,
+        connection: &mut Connection,
+        now: Instant,
+    ) -> Result<(), ConnectError> {
         let due = |flush: &&mut Flush| matches!(flush.state, FlushState::Unsent(at) if at.is_none_or(|at| at <= now));
         for flush in self.flushes.iter_mut().filter(due) {
             flush.state = FlushState::Sent;
@@ -266,14 +262,14 @@ impl RingTask {
         Ok(())
     }
 
-    fn flush_answered(&mut self, watermark: &Watermark) {
+    pub(super) fn flush_answered(&mut self, watermark: &Watermark) {
         if let Some(flush) = self.flushes.iter_mut().find(|flush| flush.id == watermark.request_id) {
             flush.state = FlushState::Answered;
         }
     }
 
     /// The daemon cannot do the flush now, so it is asked for again: what waits in the ring, waits there.
-    fn flush_refused(&mut self, shared: &Shared, id: u32, error: ErrorInfo, now: Instant) {
+    pub(super) fn flush_refused(&mut self, shared: &Shared, id: u32, error: ErrorInfo, now: Instant) {
         let Some(at) = self.flushes.iter().position(|flush| flush.id == id) else { return };
         let overdue = self.flushes[at].since + shared.options.delivery_timeout <= now;
         if error.retryable && !overdue {
@@ -290,13 +286,13 @@ impl RingTask {
         }
     }
 
-    fn flush_timer(&self) -> Option<Instant> {
+    pub(super) fn flush_timer(&self) -> Option<Instant> {
         let waits = |flush: &Flush| if let FlushState::Unsent(at) = flush.state { at } else { None };
         self.flushes.iter().filter_map(waits).min()
     }
 
     /// The connection is gone; the ring is not.
-    fn disconnected(&mut self) {
+    pub(super) fn disconnected(&mut self) {
         for flush in self.flushes.iter_mut().filter(|flush| flush.state == FlushState::Sent) {
             flush.state = FlushState::Unsent(None);
         }
@@ -304,7 +300,7 @@ impl RingTask {
 
     /// Abandons the ring. The next flush reports errors that had no listener: also those of appends that have their
     /// receipt as `posted`.
-    fn close_ring(&mut self, shared: &Shared, error: &AppendError) {
+    pub(super) fn close_ring(&mut self, shared: &Shared, error: &AppendError) {
         let Some(ring_handle) = self.ring_handle.take() else { return };
         ring_handle.end(error);
         let posted = (!ring_handle.is_drained()).then(|| error.clone());
@@ -326,152 +322,5 @@ impl RingTask {
                 }
             }
         }
-    }
-}
-
-impl Task {
-    /// Asks for a ring on a connection that was just greeted; nothing where there is none, and from now on the socket
-    /// is used.
-    pub(super) async fn get_ring(&mut self, framed: &mut Framed, welcome: &mut Welcome) -> Result<bool, ConnectError> {
-        let Some(ring_task) = &mut self.ring_task else { return Ok(false) };
-        let mut asked = ask(framed, ring_task.ring_handle.as_ref().map(|ring_handle| ring_handle.id)).await?;
-        if let (Asked::Refused(why), Some(ring_handle)) = (&asked, &ring_task.ring_handle) {
-            tracing::warn!(ring = %ring_handle.id, %why, "the ring is gone; what was not answered may be written");
-            self.shared.set_ring_handle(None);
-            ring_task.close_ring(&self.shared, &AppendError::Forgotten);
-            asked = ask(framed, None).await?;
-        }
-        match asked {
-            Asked::New { id, ring } => {
-                let wake = self.shared.wake.clone();
-                let counters = self.shared.counters.clone();
-                let ring_handle = RingHandle::new(id, *ring, welcome.log_id, welcome.highest_ack, counters, wake);
-                ring_task.ring_handle = Some(Arc::new(ring_handle));
-            }
-            Asked::Known { completion_page } => {
-                if let Some(ring_handle) = &ring_task.ring_handle {
-                    ring_handle
-                        .attach_completion_page(&completion_page, welcome.highest_ack)
-                        .map_err(|e| framed.protocol(format!("its board: {e}")))?;
-                }
-            }
-            Asked::Refused(why) => {
-                tracing::warn!(address = %self.shared.options.address, %why, "no ring is given: logging over the socket");
-                self.shared.has_no_ring(why);
-                self.shared.waits_because(None);
-                self.leave_ring();
-                return Ok(false);
-            }
-        }
-        if let Some(ring_handle) = &ring_task.ring_handle {
-            welcome.max_append_bytes = welcome.max_append_bytes.min(ring_handle.max_append_bytes());
-            self.shared.set_ring_handle(Some(ring_handle.clone()));
-        }
-        ring_task.disconnected_since = None;
-        self.shared.waits_because(None);
-        Ok(true)
-    }
-
-    /// From now on there is no ring.
-    fn leave_ring(&mut self) {
-        let Some(mut ring_task) = self.ring_task.take() else { return };
-        for item in ring_task.take_backlog() {
-            match item {
-                Item::Append(append, claim) => self.session.submit(append, claim),
-                Item::Flush(level, sender, since) => self.session.flush(level, sender, since),
-            }
-        }
-    }
-
-    /// Works on one connection with its ring until the connection is lost.
-    pub(super) async fn serve_ring(&mut self, mut connection: Connection) -> ControlFlow<End> {
-        loop {
-            let now = now();
-            let error = match self.turn_ring(&mut connection, now) {
-                Ok(ControlFlow::Continue(until)) => {
-                    tokio::select! {
-                        driven = connection.drive(&mut self.answers) => driven.err(),
-                        () = self.shared.wake.notified() => None,
-                        () = sleep_until(until.unwrap_or(now)), if until.is_some() => None,
-                    }
-                }
-                Ok(ControlFlow::Break(end)) => {
-                    let done = self.is_idle() && !self.shared.options.comes_back;
-                    connection.end(done).await;
-                    return ControlFlow::Break(end);
-                }
-                Err(error) => Some(error),
-            };
-            let Some(error) = error else { continue };
-            self.answers.clear();
-            if let Some(ring_task) = &mut self.ring_task {
-                ring_task.disconnected();
-            }
-            if error.is_final() {
-                return ControlFlow::Break(failed(error));
-            }
-            self.lost_connection(&error);
-            return ControlFlow::Continue(());
-        }
-    }
-
-    /// Everything that can be done without waiting; says until when to wait then.
-    fn turn_ring(
-        &mut self,
-        connection: &mut Connection,
-        now: Instant,
-    ) -> Result<ControlFlow<End, Option<Instant>>, ConnectError> {
-        let life = self.shared.life();
-        if let ControlFlow::Break(end) = self.take_in(now) {
-            return Ok(ControlFlow::Break(end));
-        }
-        let linger = self.linger;
-        let shared = self.shared.clone();
-        let Some(ring_task) = &mut self.ring_task else { return Ok(ControlFlow::Continue(None)) };
-        for answer in self.answers.drain(..) {
-            match answer {
-                Answer::Watermark(watermark) => ring_task.flush_answered(&watermark),
-                Answer::FlushRefused { id, error } => ring_task.flush_refused(&shared, id, error, now),
-                Answer::Accepted(_) | Answer::Refused(_) | Answer::Pong => {}
-            }
-        }
-        ring_task.feed(&shared);
-        ring_task.expire(&shared, now);
-        ring_task.flush(&shared, connection, now)?;
-        if ring_task.ring_handle.as_ref().is_some_and(|ring_handle| ring_handle.is_closed()) {
-            return Err(ConnectError::Closed { address: shared.options.address.clone() });
-        }
-        if !matches!(life, Life::Open)
-            && let Some(ring_handle) = &ring_task.ring_handle
-        {
-            ring_handle.want(); // the end waits for its tickets
-        }
-        let again = ring_task.flush_timer();
-        let room = (!ring_task.backlog.is_empty()).then(|| now + RING_ROOM_POLL_INTERVAL);
-        let expiry = ring_task.next_expiry(&shared);
-        shared
-            .counters
-            .pending_appends
-            .set(ring_task.ring_handle.as_ref().map_or(0, |ring_handle| ring_handle.pending()) as u64);
-        let deadline = match &life {
-            Life::Closing(deadline) => *deadline,
-            _ => None,
-        };
-        if let ControlFlow::Break(end) = self.over(&life, now) {
-            return Ok(ControlFlow::Break(end));
-        }
-        Ok(ControlFlow::Continue([linger, again, room, expiry, deadline].into_iter().flatten().min()))
-    }
-
-    /// Abandons what waits for a daemon.
-    pub(super) fn tick_ring(&mut self, now: Instant) {
-        let shared = self.shared.clone();
-        if let Some(ring_task) = &mut self.ring_task {
-            ring_task.expire(&shared, now);
-        }
-    }
-
-    pub(super) fn ring_timer(&self) -> Option<Instant> {
-        self.ring_task.as_ref().and_then(|ring_task| ring_task.next_expiry(&self.shared))
     }
 }

@@ -13,13 +13,19 @@ mod direct;
 
 use super::{
     batch::Batch,
-    builder::Options,
-    stats::{Counters, Stats, Summary},
-    ticket::TicketSender,
+    options::Options,
     undelivered::{FlushSender, UndeliveredErrors},
+};
+use crate::{
+    AppendError, ConnectError, LogInfo, SubmitError,
+    clock::now,
+    lock::lock,
+    receipt::TicketSender,
+    ring::RingHandle,
+    session::Append,
+    stats::{Counters, Stats, Summary},
     waiters::{Claim, Share, Waiters},
 };
-use crate::{AppendError, ConnectError, LogInfo, SubmitError, clock::now, ring::RingHandle, session::Append};
 use clad_proto::{
     AckLevel, EncodeError, ErrorInfo, Payload, PayloadBuilder, PayloadView, Record,
     frame::Welcome,
@@ -27,7 +33,7 @@ use clad_proto::{
 };
 use clad_shm::ForkMark;
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError, RwLock,
+    Arc, Mutex, MutexGuard, RwLock,
     atomic::{AtomicU64, Ordering},
 };
 use tokio::{
@@ -97,11 +103,6 @@ pub(crate) struct Shared {
     done: watch::Sender<bool>,
     log: Mutex<Option<LogInfo>>,
     inbox: Mutex<Inbox>,
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing panics between two states of these.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shared {

@@ -10,7 +10,6 @@ use super::{
     ring_task::RingTask,
     shared::{Item, Life, Shared},
     undelivered::{FlushPruner, FlushSender},
-    waiters::Claim,
 };
 use crate::{
     Address, AppendError, ConnectError,
@@ -18,6 +17,7 @@ use crate::{
     clock::now,
     session::{Out, Outcome, Session},
     transport::{Answer, Connection, Framed},
+    waiters::Claim,
 };
 use clad_proto::frame::Welcome;
 use std::{ops::ControlFlow, sync::Arc, time::Duration};

@@ -7,8 +7,7 @@
 //!   gives it back.
 //! * A flush without a waiter is released, unless the daemon has it already ([`FlushPruner`]).
 
-use super::shared::lock;
-use crate::AppendError;
+use crate::{AppendError, lock::lock};
 use clad_proto::ErrorCode;
 use std::sync::Mutex;
 use tokio::sync::oneshot;

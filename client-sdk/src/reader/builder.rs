@@ -1,40 +1,12 @@
 //! Construction of a reader.
 
-use super::handle::Reader;
+use super::{
+    handle::Reader,
+    plan::{Plan, Start},
+};
 use crate::{Address, ReadError, clock::bounded};
-use clad_proto::{AckLevel, Cursor};
+use clad_proto::AckLevel;
 use std::{num::NonZeroU64, time::Duration};
-
-/// Where to start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum Start {
-    /// At the oldest stored record. What was removed before it comes as a gap.
-    #[default]
-    Oldest,
-    /// At this offset of whatever history the log has now.
-    Offset(u64),
-    /// At a place in a history that must be this log's: where an earlier reader stopped.
-    Cursor(Cursor),
-    /// At the last records, this many; 0 is only what comes from now on.
-    Tail(u64),
-}
-
-/// The read to do.
-#[derive(Debug, Clone)]
-pub(crate) struct Plan {
-    pub(crate) address: Address,
-    pub(crate) name: String,
-    pub(crate) start: Start,
-    pub(crate) follow: bool,
-    pub(crate) level: AckLevel,
-    pub(crate) limit: Option<NonZeroU64>,
-    pub(crate) since: Option<i64>,
-    pub(crate) until: Option<i64>,
-    pub(crate) backoff: (Duration, Duration),
-    pub(crate) connect_timeout: Duration,
-    pub(crate) reconnect_timeout: Duration,
-}
 
 /// Makes a [`Reader`]. [`open`](Self::open) ends it.
 #[derive(Debug, Clone)]
@@ -136,5 +108,12 @@ impl ReaderBuilder {
             *wait = bounded(*wait);
         }
         Reader::open(plan).await
+    }
+}
+
+impl Reader {
+    /// Starts to make one for the daemon at this address.
+    pub fn builder(address: Address) -> ReaderBuilder {
+        ReaderBuilder::new(address)
     }
 }

@@ -1,9 +1,9 @@
 //! READ in the framed protocol.
 
 use super::{
-    builder::{Plan, Start},
     event::{Chunk, Event, Gap},
-    source::{Next, Opened, Source, of_connect, refused},
+    next::{Next, Opened, of_connect, refused},
+    plan::{Plan, Start},
 };
 use crate::{Address, ConnectError, ReadError, clock::now, transport::Framed};
 use clad_proto::{
@@ -33,7 +33,7 @@ pub(super) struct FramedSource {
 }
 
 impl FramedSource {
-    pub(super) async fn open(plan: &Plan, start: Start, limit: Option<NonZeroU64>) -> Result<Opened, ReadError> {
+    pub(super) async fn open(plan: &Plan, start: Start, limit: Option<NonZeroU64>) -> Result<Opened<Self>, ReadError> {
         let hello = Hello {
             min_version: MIN_VERSION,
             max_version: MAX_VERSION,
@@ -74,7 +74,7 @@ impl FramedSource {
             ping_at: now() + PING_EVERY,
             pinged_at: None,
         };
-        Ok(Opened { source: Source::Framed(Box::new(source)), log_id: welcome.log_id, log: Some((&welcome).into()) })
+        Ok(Opened { source, log_id: welcome.log_id, log: Some((&welcome).into()) })
     }
 
     pub(super) async fn next(&mut self) -> Result<Next, ReadError> {

@@ -4,9 +4,9 @@
 //! an empty read asks for it first. HTTP/2 keep-alive sees to a daemon that is gone.
 
 use super::{
-    builder::{Plan, Start},
     event::{Chunk, Event, Gap},
-    source::{Next, Opened, Source, of_connect},
+    next::{Next, Opened, of_connect},
+    plan::{Plan, Start},
 };
 use crate::{
     Address, ConnectError, ReadError,
@@ -45,7 +45,7 @@ impl GrpcSource {
         at: &HostPort,
         start: Start,
         limit: Option<NonZeroU64>,
-    ) -> Result<Opened, ReadError> {
+    ) -> Result<Opened<Self>, ReadError> {
         let fail = |status: Status| of_connect(of_status(&plan.address, &status), start);
         let channel = channel(&plan.address, at).await.map_err(|error| of_connect(error, start))?;
         let mut client = LogClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
@@ -68,7 +68,7 @@ impl GrpcSource {
         };
         let responses = client.read(request).await.map_err(fail)?.into_inner();
         let source = Self { responses, address: plan.address.clone(), start, log_id };
-        Ok(Opened { source: Source::Grpc(Box::new(source)), log_id, log: None })
+        Ok(Opened { source, log_id, log: None })
     }
 
     pub(super) async fn next(&mut self) -> Result<Next, ReadError> {

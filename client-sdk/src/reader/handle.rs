@@ -8,12 +8,13 @@
 //!   sending down, nothing else.
 
 use super::{
-    builder::{Plan, ReaderBuilder, Start},
     event::Event,
-    source::{Next, Opened, Source},
+    next::{Next, Opened},
+    plan::{Plan, Start},
+    source::Source,
 };
 use crate::{
-    Address, ConnectError, LogInfo, ReadError,
+    ConnectError, LogInfo, ReadError,
     backoff::{Backoff, random},
     clock::now,
 };
@@ -65,7 +66,7 @@ pub struct Reader {
 /// `Send` type `Sync`; no code takes it.)
 struct Opening(Mutex<Pin<Box<Attempt>>>);
 
-type Attempt = dyn Future<Output = Result<Opened, ReadError>> + Send;
+type Attempt = dyn Future<Output = Result<Opened<Source>, ReadError>> + Send;
 
 impl std::fmt::Debug for Opening {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -85,17 +86,12 @@ impl Opening {
     }
 
     /// Cancel safe: the next call continues.
-    async fn end(&mut self) -> Result<Opened, ReadError> {
+    async fn end(&mut self) -> Result<Opened<Source>, ReadError> {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner).await
     }
 }
 
 impl Reader {
-    /// Starts to make one for the daemon at this address.
-    pub fn builder(address: Address) -> ReaderBuilder {
-        ReaderBuilder::new(address)
-    }
-
     pub(crate) async fn open(plan: Plan) -> Result<Self, ReadError> {
         let backoff = Backoff::new(plan.backoff.0, plan.backoff.1, u64::from_le_bytes(random()));
         let mut reader = Self {

@@ -9,8 +9,11 @@ mod framed;
 #[cfg(feature = "grpc")]
 mod grpc;
 mod handle;
+mod next;
+mod plan;
 mod source;
 
-pub use builder::{ReaderBuilder, Start};
+pub use builder::ReaderBuilder;
 pub use event::{Chunk, Event, Gap};
 pub use handle::Reader;
+pub use plan::Start;

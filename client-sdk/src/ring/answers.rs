@@ -3,16 +3,13 @@
 use std::sync::atomic::Ordering;
 use std::task::Waker;
 
-use clad_proto::{AckLevel, ErrorCode, ErrorInfo, LogId};
-use clad_shm::{Look, Watermarks};
+use clad_proto::{ErrorCode, ErrorInfo, LogId};
+use clad_shm::Look;
 
 use super::completions::{Log, Reached, Settled};
-use super::handle::{Other, RingHandle, Waiters, lock};
+use super::handle::{Other, RingHandle, Waiters};
 use super::waiting::Waiting;
-use crate::{
-    AppendError,
-    producer::{Claim, Receipt},
-};
+use crate::{AppendError, Receipt, lock::lock, waiters::Claim};
 
 impl RingHandle {
     /// Reads the completion page and notifies the waiters whose level is reached. True when any waiter was notified.
@@ -223,12 +220,4 @@ fn log_of(look: &Look<'_>) -> Log {
 fn is_refused(look: &Look<'_>, append: u64) -> bool {
     let code = look.answer(append).map_or(0, |answer| answer.code);
     code != 0 && code != u32::from(ErrorCode::SequenceTooOld.number())
-}
-
-pub(super) fn watermark(watermarks: &Watermarks, level: AckLevel) -> u64 {
-    match level {
-        AckLevel::Durable => watermarks.durable,
-        AckLevel::Written => watermarks.written,
-        _ => watermarks.received,
-    }
 }

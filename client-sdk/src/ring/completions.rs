@@ -415,7 +415,8 @@ impl Completions {
     }
 }
 
-fn watermark(watermarks: &Watermarks, level: AckLevel) -> u64 {
+/// The watermark of a level.
+pub(super) fn watermark(watermarks: &Watermarks, level: AckLevel) -> u64 {
     match level {
         AckLevel::Durable => watermarks.durable,
         AckLevel::Written => watermarks.written,

@@ -1,7 +1,7 @@
 //! The ring that a producer has now.
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock,
+    Arc, Mutex, OnceLock, PoisonError, RwLock,
     atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
 };
 use std::thread::Thread;
@@ -15,15 +15,9 @@ use clad_shm::{Producer, PushError, Watermarks, clock};
 
 use tokio::sync::Notify;
 
-use super::answers::watermark;
-use super::completions::{Asked, Completions, Settled};
-use super::ticket::RingTicket;
+use super::completions::{Asked, Completions, Settled, watermark};
 use super::waiting::{Queues, Waiting};
-use crate::{
-    AppendError,
-    producer::{Book, Claim, Counters, Receipt},
-    session::{Append, unreachable_level},
-};
+use crate::{AppendError, Receipt, lock::lock, session::Append, stats::Counters, waiters::Claim};
 
 /// The longest sleep of the ring handle's thread before it checks that it is still wanted.
 const WATCH_INTERVAL_NS: u64 = 1_000_000_000;
@@ -36,18 +30,6 @@ pub(crate) enum Posted {
     Wait(Append, Claim),
     /// This process is a fork of the one that has the ring.
     Forked(Append, Claim),
-}
-
-/// Result of a push that has no receipt at once.
-pub(crate) enum Pushed {
-    /// It is in the ring: what is due for it.
-    Pending(RingTicket),
-    /// It will never be in the ring, or its outcome will never be known, and that is its outcome.
-    Ended(AppendError),
-    /// There is no room for it now, or no ring any more: it must wait.
-    Wait,
-    /// This process is a fork of the one that has the ring.
-    Forked,
 }
 
 /// Why a push has no receipt at once. Nothing but numbers, so that the way of those that have one is short.
@@ -143,11 +125,6 @@ fn read(other: &RwLock<Other>) -> Other {
     *other.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Locks of plain state that nothing panics in.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl RingHandle {
     pub(crate) fn new(
         id: RingId,
@@ -201,7 +178,7 @@ impl RingHandle {
         let highest = self.highest();
         let level = append.level.unwrap_or(highest);
         if level > highest {
-            self.resolve(claim, append.count, Err(unreachable_level(level)));
+            self.resolve(claim, append.count, Err(AppendError::unreachable_level(level)));
             return Posted::Done;
         }
         let trailer = RingAppendTrailer { level, payload_crc: append.crc }.encode();
@@ -225,7 +202,7 @@ impl RingHandle {
     }
 
     /// Puts an append into the ring in its caller's thread. Never waits. Gives the receipt where no more is asked for
-    /// than that, which is to be counted. Else [`RingHandle::settle`] is to follow. It was counted as submitted.
+    /// than that, which is to be counted. Else [`RingTicket::settle`](super::RingTicket::settle) is to follow. It was counted as submitted.
     #[inline(always)]
     pub(crate) fn push(&self, payload: Pushing<'_>, level: Option<AckLevel>) -> Result<Receipt, Unsettled> {
         let Pushing { bytes, known, count } = payload;
@@ -242,27 +219,8 @@ impl RingHandle {
         }
     }
 
-    /// Settles a push of so many records that has no receipt at once; counts it, unless it must wait, or is a fork's.
-    pub(crate) fn settle(self: &Arc<Self>, unsettled: Unsettled, count: u32, book: Book<'_>) -> Pushed {
-        let error = match unsettled {
-            Unsettled::Asked(asked) => {
-                book.sent(count.into());
-                return self.pushed(asked);
-            }
-            Unsettled::Unreachable(level) => unreachable_level(level),
-            Unsettled::Not(PushError::Size { len, max }) => {
-                let trailer = RingAppendTrailer::BYTES as u64;
-                AppendError::TooLarge { len: len as u64 - trailer, max: max as u64 - trailer }
-            }
-            Unsettled::Not(PushError::Forked) => return Pushed::Forked,
-            Unsettled::Not(_) => return Pushed::Wait,
-        };
-        self.counters.failed.add(count.into());
-        Pushed::Ended(error)
-    }
-
     /// An append is in the ring, and an answer is due.
-    fn pushed(self: &Arc<Self>, asked: Asked) -> Pushed {
+    pub(super) fn pushed(&self, asked: Asked) -> Result<(), AppendError> {
         let append = asked.append;
         self.last.fetch_max(append + 1, Ordering::AcqRel);
         let mut waiting = lock(&self.waiting);
@@ -270,13 +228,13 @@ impl RingHandle {
             let error = error.clone();
             drop(waiting);
             self.counters.failed.add(asked.count.into());
-            return Pushed::Ended(error);
+            return Err(error);
         }
         waiting.completions.insert(asked);
         let late = self.is_late(&mut waiting, append);
         drop(waiting);
         self.look_behind(append, asked.level, late);
-        Pushed::Pending(RingTicket::new(self.clone(), append))
+        Ok(())
     }
 
     /// An answer is stored for as many appends as the ring has slots: it is to be fetched well before.

@@ -34,5 +34,5 @@ mod completions_tests;
 mod tests;
 
 pub(crate) use attach::{Asked, ask};
-pub(crate) use handle::{Posted, Pushed, Pushing, RingHandle, Unsettled};
-pub(crate) use ticket::RingTicket;
+pub(crate) use handle::{Posted, Pushing, RingHandle, Unsettled};
+pub(crate) use ticket::{Pushed, RingTicket};

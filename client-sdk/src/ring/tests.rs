@@ -12,14 +12,16 @@ use tokio::sync::{Semaphore, oneshot};
 use super::handle::RingHandle;
 use super::waiting::Waiting;
 use super::{Posted, Pushed, Pushing, RingTicket};
-use crate::producer::{Book, Claim, Shared, Waiters};
+use crate::producer::Shared;
 use crate::session::Append;
+use crate::stats::Book;
+use crate::waiters::{Claim, Waiters};
 use crate::{Address, AppendError, ProducerBuilder, Receipt, clock::now};
 
 /// As a log call does; nothing where the receipt is there at once.
 fn push(handle: &Arc<RingHandle>, payload: &[u8], level: AckLevel) -> Option<Pushed> {
     let unsettled = handle.push(Pushing::new(payload, 1), Some(level)).err()?;
-    Some(handle.settle(unsettled, 1, Book::Common(&handle.counters)))
+    Some(RingTicket::settle(handle, unsettled, 1, Book::Common(&handle.counters)))
 }
 
 type OutcomeReceiver = oneshot::Receiver<Result<Receipt, AppendError>>;

@@ -4,8 +4,23 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use super::RingHandle;
-use crate::{AppendError, producer::Receipt};
+use clad_proto::frame::RingAppendTrailer;
+use clad_shm::PushError;
+
+use super::handle::{RingHandle, Unsettled};
+use crate::{AppendError, Receipt, stats::Book};
+
+/// Result of a push that has no receipt at once.
+pub(crate) enum Pushed {
+    /// It is in the ring: what is due for it.
+    Pending(RingTicket),
+    /// It will never be in the ring, or its outcome will never be known, and that is its outcome.
+    Ended(AppendError),
+    /// There is no room for it now, or no ring any more: it must wait.
+    Wait,
+    /// This process is a fork of the one that has the ring.
+    Forked,
+}
 
 /// The outcome of an append that is in the ring. If it is dropped before it was fetched, the next flush reports an
 /// error.
@@ -17,6 +32,28 @@ pub(crate) struct RingTicket {
 }
 
 impl RingTicket {
+    /// Settles a push of so many records that has no receipt at once; counts it, unless it must wait, or is a fork's.
+    pub(crate) fn settle(handle: &Arc<RingHandle>, unsettled: Unsettled, count: u32, book: Book<'_>) -> Pushed {
+        let error = match unsettled {
+            Unsettled::Asked(asked) => {
+                book.sent(count.into());
+                return match handle.pushed(asked) {
+                    Ok(()) => Pushed::Pending(Self::new(handle.clone(), asked.append)),
+                    Err(error) => Pushed::Ended(error),
+                };
+            }
+            Unsettled::Unreachable(level) => AppendError::unreachable_level(level),
+            Unsettled::Not(PushError::Size { len, max }) => {
+                let trailer = RingAppendTrailer::BYTES as u64;
+                AppendError::TooLarge { len: len as u64 - trailer, max: max as u64 - trailer }
+            }
+            Unsettled::Not(PushError::Forked) => return Pushed::Forked,
+            Unsettled::Not(_) => return Pushed::Wait,
+        };
+        handle.counters.failed.add(count.into());
+        Pushed::Ended(error)
+    }
+
     pub(super) const fn new(handle: Arc<RingHandle>, append: u64) -> Self {
         Self { handle, append, fetched: false }
     }

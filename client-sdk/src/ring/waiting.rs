@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use clad_proto::AckLevel;
 use clad_shm::Watermarks;
 
-use crate::{AppendError, producer::Claim};
+use crate::{AppendError, waiters::Claim};
 
 /// An append whose answer is due.
 #[derive(Debug)]

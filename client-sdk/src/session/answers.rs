@@ -1,7 +1,7 @@
 //! Answers of the daemon.
 
 use super::{Broken, Known, Link, Session, Stage};
-use crate::{AppendError, producer::Receipt};
+use crate::{AppendError, Receipt};
 use clad_proto::{
     AckLevel, ErrorCode,
     frame::{Accepted, Refused, Watermark, Welcome},

@@ -4,40 +4,13 @@
 //! anyway, it asks the daemon, and the watermark that answers must cover the last known place. Asking covers what was
 //! sent at level `none` on this connection; what was sent so on an earlier one was promised nothing.
 
-use super::{Out, Outcome, Session};
+use super::{
+    Out, Outcome, Session,
+    flush_wait::{Asked, FlushWait},
+};
 use crate::AppendError;
-use clad_proto::{AckLevel, ErrorCode, ErrorInfo, frame::Watermark};
+use clad_proto::{AckLevel, ErrorInfo, frame::Watermark};
 use tokio::time::Instant;
-
-#[derive(Debug)]
-pub(super) struct FlushWait<F> {
-    /// Everything with a lower index is before it.
-    upto: u64,
-    /// Nothing: the highest that the log offers.
-    level: Option<AckLevel>,
-    pub(super) since: Instant,
-    waiter: F,
-    sent: Option<Asked>,
-    not_before: Option<Instant>,
-}
-
-/// A FLUSH that was sent, and how many appends had ended well by then.
-#[derive(Debug, Clone, Copy)]
-struct Asked {
-    id: u32,
-    level: AckLevel,
-    resolved: u64,
-}
-
-impl<F> FlushWait<F> {
-    pub(super) const fn is_sent(&self) -> bool {
-        self.sent.is_some()
-    }
-
-    pub(super) const fn unsend(&mut self) {
-        self.sent = None;
-    }
-}
 
 impl<W, F> Session<W, F> {
     /// Takes a flush in.
@@ -81,7 +54,7 @@ impl<W, F> Session<W, F> {
             }
             let (Some(level), Some(_)) = (level, &self.link) else { return None };
             if level == AckLevel::Posted || highest.is_some_and(|highest| level > highest) {
-                self.flush_ends(at, Err(unreachable_level(level).with_maybe_written(true)));
+                self.flush_ends(at, Err(AppendError::unreachable_level(level).with_maybe_written(true)));
                 continue;
             }
             if flush.is_sent() || flush.not_before.is_some_and(|time| time > now) {
@@ -147,9 +120,4 @@ impl<W, F> Session<W, F> {
     pub(super) fn flush_timer(&self) -> Option<Instant> {
         self.flushes.iter().filter(|flush| !flush.is_sent()).filter_map(|flush| flush.not_before).min()
     }
-}
-
-pub(crate) fn unreachable_level(level: AckLevel) -> AppendError {
-    let text = format!("this log does not offer the level {}", level.name());
-    AppendError::Refused { error: Box::new(ErrorInfo::new(ErrorCode::LevelUnreachable, text)), maybe_written: false }
 }

@@ -62,19 +62,19 @@ mod answers;
 mod entry;
 mod expiry;
 mod flush;
+mod flush_wait;
 mod resume;
 mod send;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use entry::Append;
-pub(crate) use flush::unreachable_level;
 
-use crate::{AppendError, backoff::Backoff, producer::Receipt};
+use crate::{AppendError, Receipt, backoff::Backoff};
 use bytes::Bytes;
 use clad_proto::{AckLevel, LogId, frame::AppendHead};
 use entry::{Entry, Stage};
-use flush::FlushWait;
+use flush_wait::FlushWait;
 use std::{collections::VecDeque, time::Duration};
 use tokio::time::Instant;
 

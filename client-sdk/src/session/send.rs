@@ -1,7 +1,7 @@
 //! The next message to send.
 
-use super::{Out, Session, Stage, flush::unreachable_level};
-use crate::{AppendError, producer::Receipt};
+use super::{Out, Session, Stage};
+use crate::{AppendError, Receipt};
 use clad_proto::{AckLevel, frame::AppendHead};
 use tokio::time::Instant;
 
@@ -39,7 +39,7 @@ impl<W, F> Session<W, F> {
             let append = &entry.append;
             let (len, max) = (append.payload.len() as u64, u64::from(link.max_append_bytes));
             let error = if append.level == Some(AckLevel::Posted) {
-                unreachable_level(AckLevel::Posted) // shared memory only; a socket has no word for it
+                AppendError::unreachable_level(AckLevel::Posted) // shared memory only; a socket has no word for it
             } else if len > max {
                 AppendError::TooLarge { len, max } // sent, it would cost the connection and everything behind it
             } else {

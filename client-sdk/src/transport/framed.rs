@@ -1,6 +1,6 @@
 //! The framed protocol over a Unix socket or TCP.
 
-use super::{Answer, out_buffer::OutBuffer, stream::Stream};
+use super::{answer::Answer, out_buffer::OutBuffer, stream::Stream};
 use crate::{Address, ConnectError, session::Out};
 use bytes::BytesMut;
 use clad_proto::frame::{self, ErrorFrame, Flush, Frame, FrameDecoder, Hello, Welcome};

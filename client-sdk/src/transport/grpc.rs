@@ -3,7 +3,7 @@
 //! The daemon encodes here, so the payload is taken apart again when it is sent. The windows are set wide: with those
 //! that tonic has by default a stream is several times slower.
 
-use super::Answer;
+use super::answer::Answer;
 use crate::{Address, ConnectError, session::Out, transport::address::HostPort};
 use bytes::Bytes;
 use clad_proto::{

@@ -4,41 +4,26 @@
 //! ([`Connection::queue`], while [`Connection::has_room`]); [`Connection::drive`] moves bytes in both directions.
 
 pub(crate) mod address;
+mod answer;
 mod framed;
 #[cfg(feature = "grpc")]
 mod grpc;
 mod out_buffer;
 mod stream;
 
+pub(crate) use answer::Answer;
 pub(crate) use framed::Framed;
 #[cfg(feature = "grpc")]
 pub(crate) use grpc::{channel, of_status};
 
 use crate::{Address, ConnectError, session::Out};
-use clad_proto::{
-    ErrorInfo,
-    frame::{Accepted, Hello, Refused, Watermark, Welcome},
-};
+use clad_proto::frame::{Hello, Welcome};
 use std::time::Duration;
 
 /// No more is queued beyond this: what is queued is counted as sent.
 pub(crate) const QUEUE_BYTES: usize = 256 * 1024;
 /// The longest time that the end of a connection may take.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// Answer of the daemon.
-#[derive(Debug)]
-pub(crate) enum Answer {
-    Accepted(Accepted),
-    Watermark(Watermark),
-    Refused(Refused),
-    FlushRefused {
-        id: u32,
-        error: ErrorInfo,
-    },
-    /// It is alive.
-    Pong,
-}
 
 #[derive(Debug)]
 pub(crate) enum Connection {

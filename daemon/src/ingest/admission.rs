@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use clad_journal::clock::Moment;
 use clad_journal::format::meta::Meta;
 use clad_journal::owner_bytes::NETWORK;
-use clad_journal::{Accepted, Append, AppendError, Item, Journal, Level, Sender, Watermarks};
+use clad_journal::{Accepted, Append, AppendError, DeferredWrite, Item, Journal, Level, Sender, Watermarks};
 use clad_proto::frame::{AppendHead, AppendView, EpochStart, Hello, LastStored, Welcome};
 use clad_proto::limits::{MAX_EARLIER_EPOCHS, MAX_VERSION, MIN_VERSION};
 use clad_proto::{
@@ -16,7 +16,6 @@ use clad_proto::{
 use super::Owner;
 use super::peer::Peer;
 use super::quota::{Quota, QuotaGuard, QuotaHandle};
-use super::reactor;
 use crate::ops::metrics::{self, Dropped, Rejected, Share};
 
 /// Time that an append may wait for room, in its connection's share and then in the budget. Then it is refused as busy.
@@ -217,7 +216,8 @@ impl Admission {
         Some(Admitted { permit, at })
     }
 
-    /// Hands over appends that came together and were checked. `verdicts` gets one for each, in their order.
+    /// Hands over appends that came together and were checked. `verdicts` gets one for each, in their order. Returns a
+    /// write that became due by them: another thread makes it where it is dropped.
     pub(crate) fn take_burst(
         &self,
         peer: &Peer,
@@ -226,7 +226,7 @@ impl Admission {
         permit: QuotaGuard,
         at: Arrival,
         verdicts: &mut Vec<Result<Accepted, AppendError>>,
-    ) {
+    ) -> Option<DeferredWrite> {
         let from = Sender {
             producer: *producer.id.as_bytes(),
             owner: producer.owner,
@@ -236,7 +236,6 @@ impl Admission {
         verdicts.reserve(items.len());
         let deferred_write =
             self.journal.append_burst_deferred(&from, items, Some(permit), at.moment, |verdict| verdicts.push(verdict));
-        deferred_write.into_iter().for_each(reactor::defer_write);
         let (mut fresh, mut bytes, mut again) = (0, 0, 0);
         for (item, accepted) in items.iter().zip(&*verdicts).filter_map(|(i, v)| Some((i, v.as_ref().ok()?))) {
             match accepted.duplicate {
@@ -253,6 +252,7 @@ impl Admission {
         if again > 0 {
             metrics::deduplicated(again);
         }
+        deferred_write
     }
 
     /// Checks an append's payload and prepares it for the journal in a burst; nothing if something is wrong with it.
@@ -345,7 +345,7 @@ impl Admission {
         ErrorInfo { maybe_written: error.maybe_written || stored == Some(true), ..error }
     }
 
-    /// Checks an append and hands it to the journal.
+    /// Checks an append and hands it to the journal. Returns a write that became due by it, as [`Self::take_burst`].
     pub(crate) fn take(
         &self,
         peer: &Peer,
@@ -353,7 +353,7 @@ impl Admission {
         head: &AppendHead,
         payload: &[u8],
         admitted: Admitted,
-    ) -> Result<Accepted, ErrorInfo> {
+    ) -> Result<(Accepted, Option<DeferredWrite>), ErrorInfo> {
         let now_ns = u64::try_from(admitted.at.moment.real_ns).unwrap_or(0);
         let scanned = self.check(head, payload).map_err(|error| self.unless_stored(producer, head.first_seq, error));
         let times = scanned?.times_or(now_ns);
@@ -374,7 +374,6 @@ impl Admission {
         };
         let (accepted, deferred_write) =
             self.journal.append_deferred(append, admitted.at.moment).map_err(|e| producer.refusal(&e))?;
-        deferred_write.into_iter().for_each(reactor::defer_write);
         match accepted.duplicate {
             true => metrics::deduplicated(u64::from(accepted.count)),
             false => metrics::appended(peer.label(), u64::from(accepted.count), payload.len() as u64),
@@ -382,7 +381,7 @@ impl Admission {
         if head.level == AckLevel::Received {
             metrics::acked(metrics::Level::Received, 1, u64::from(accepted.count), admitted.at.since.elapsed());
         }
-        Ok(accepted)
+        Ok((accepted, deferred_write))
     }
 
     /// Refuses a level that this log cannot reach.

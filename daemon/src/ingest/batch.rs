@@ -12,6 +12,7 @@ use clad_proto::{AckLevel, payload_checksum};
 
 use super::admission::{count_refusal, refusal};
 use super::framed::Connection;
+use super::reactor::defer_write;
 use crate::ops::metrics;
 
 /// Most appends in a burst.
@@ -87,7 +88,10 @@ impl Connection {
         let Some(permit) = self.inflight_quota.try_take(burst.cost) else { return self.one_by_one(burst) };
         let producer = self.producer.as_ref().expect("who has none does not join");
         let mut verdicts = std::mem::take(&mut self.verdicts);
-        self.service.admission.take_burst(&self.peer, producer, &burst.items, permit, self.arrival, &mut verdicts);
+        let admission = &self.service.admission;
+        let deferred_write =
+            admission.take_burst(&self.peer, producer, &burst.items, permit, self.arrival, &mut verdicts);
+        deferred_write.into_iter().for_each(defer_write);
         self.out.reserve(burst.answers_len());
         let (mut received, mut records) = (0, 0);
         for ((_, head), (item, verdict)) in burst.heads.iter().zip(burst.items.iter().zip(verdicts.drain(..))) {

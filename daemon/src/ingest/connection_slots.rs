@@ -104,7 +104,8 @@ impl ConnectionSlot {
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        self.connection_slots.by_transport[self.transport.index()].fetch_sub(1, Ordering::Relaxed);
+        let before = self.connection_slots.by_transport[self.transport.index()].fetch_sub(1, Ordering::Relaxed);
+        assert!(before > 0, "more connections end than began: the count of open ones is lost");
     }
 }
 

@@ -5,11 +5,15 @@ use std::sync::{Arc, PoisonError, RwLock};
 use super::admission::Admission;
 use super::framed::Service;
 use crate::config::Limits;
-use crate::life::setup::clamp;
 
 /// Bytes that buffers of connections may take beyond their own: as much for input as for answers.
 pub(crate) fn buffers(limits: &Limits) -> usize {
     2 * limits.max_inflight_bytes as usize
+}
+
+/// Sizes that the configuration has bounded already.
+pub(crate) fn clamp(bytes: u64) -> u32 {
+    u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
 /// The service of the connections to come. Clones are the same one.

@@ -33,7 +33,7 @@ pub(crate) use connection_slots::{
 };
 pub(crate) use framed::{PeerTimeouts, Service as FramedService};
 pub(crate) use listen::{bind_unix, tcp, unix};
-pub(crate) use live_settings::{LiveSettings, buffers};
+pub(crate) use live_settings::{LiveSettings, buffers, clamp};
 pub(crate) use peer::{Peer, start_time};
 pub(crate) use quota::Owner;
 pub(crate) use reactor::Reactor;

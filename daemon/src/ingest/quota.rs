@@ -174,6 +174,16 @@ impl State {
         self.waiting.values().any(|waiting| waiting.account.used() == 0)
     }
 
+    /// Grants so much, which [`Self::fits`].
+    fn grant(&mut self, account: &Arc<Account>, count: usize, reserve: usize) -> QuotaGuard {
+        let most = self.total + reserve;
+        assert!(
+            count == 0 || self.in_use + count <= most,
+            "more is granted than there is: the bound of memory is lost"
+        );
+        self.take(account, count)
+    }
+
     fn take(&mut self, account: &Arc<Account>, count: usize) -> QuotaGuard {
         self.in_use += count;
         account.used.fetch_add(count, Ordering::Relaxed);
@@ -182,7 +192,8 @@ impl State {
 
     fn take_back(&mut self, account: &Account, count: usize) {
         let used = account.used();
-        assert!(count <= used && count <= self.in_use, "more comes back than was given out");
+        assert!(count <= used, "more comes back than its owner has: the bound of the owner's share is lost");
+        assert!(used <= self.in_use, "an owner has more than all together: the bound of all is lost");
         account.used.store(used - count, Ordering::Relaxed);
         self.in_use -= count;
     }
@@ -209,7 +220,7 @@ impl State {
             if waiting.requests.is_empty() {
                 self.waiting.remove(&owner);
             }
-            let guard = self.take(&account, request.count.min(self.total));
+            let guard = self.grant(&account, request.count.min(self.total), reserve);
             served.0.push((request, guard));
         }
         served
@@ -284,7 +295,8 @@ impl QuotaHandle {
     pub(crate) fn try_take(&self, count: usize) -> Option<QuotaGuard> {
         let Self(account) = self;
         let mut state = account.quota.lock();
-        state.may(account, count, account.quota.reserve).then(|| state.take(account, count))
+        let reserve = account.quota.reserve;
+        state.may(account, count, reserve).then(|| state.grant(account, count, reserve))
     }
 
     /// Takes so much, or at most the total, in turn: its place in the owner's queue is taken at once. Cancel safe:
@@ -294,7 +306,7 @@ impl QuotaHandle {
         let mut state = account.quota.lock();
         let most = count.min(state.total);
         if state.may(&account, most, account.quota.reserve) {
-            let served = Err(Some(state.take(&account, most)));
+            let served = Err(Some(state.grant(&account, most, account.quota.reserve)));
             drop(state);
             return Taking { account, ticket: 0, served };
         }

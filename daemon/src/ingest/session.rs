@@ -190,6 +190,8 @@ impl Session {
         while let Some(unwritten) = self.unwritten.front()
             && (unwritten.end <= m.written || m.accepting == Accepting::Failed)
         {
+            let held = self.unwritten_bytes;
+            assert!(unwritten.bytes <= held, "more bytes are released than are held: the connection's share is lost");
             self.unwritten_bytes -= unwritten.bytes;
             self.unwritten.pop_front();
         }
@@ -207,7 +209,9 @@ impl Session {
                 if w.appends == 0 {
                     queue.pop_front();
                 }
-                self.unanswered -= done.appends as usize;
+                let appends = done.appends as usize;
+                assert!(appends <= self.unanswered, "more is answered than was asked: the window is lost");
+                self.unanswered -= appends;
                 match done.flush {
                     _ if failed => maybe_written(done, answers),
                     0 => {

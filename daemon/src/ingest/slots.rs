@@ -73,10 +73,12 @@ impl PendingAnswer {
     /// Sets whether it has one now.
     pub(crate) fn set(&mut self, is_pending: bool) {
         if is_pending != std::mem::replace(&mut self.is_pending, is_pending) {
-            match is_pending {
-                true => self.slot_state.pending_answer.fetch_add(1, Ordering::Relaxed),
-                false => self.slot_state.pending_answer.fetch_sub(1, Ordering::Relaxed),
-            };
+            let step = if is_pending { 1 } else { usize::MAX };
+            let before = self.slot_state.pending_answer.fetch_add(step, Ordering::Relaxed);
+            assert!(
+                is_pending || before > 0,
+                "an answer is taken back that nobody waits for: a slot would never leave"
+            );
         }
     }
 }
@@ -219,8 +221,11 @@ impl Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         let mut taken = self.slots.taken();
-        taken.slots.remove(&self.key);
-        taken.leaving -= usize::from(self.slot_state.is_leaving());
+        let known = taken.slots.remove(&self.key).is_some();
+        assert!(known, "a slot is given back twice: its successor's would be lost");
+        let leaving = usize::from(self.slot_state.is_leaving());
+        assert!(leaving <= taken.leaving, "more slots leave than were asked to: the bound of leaving ones is lost");
+        taken.leaving -= leaving;
         // Given back under the lock: an owner that finds none free looks for one to take over.
         self.slot_state.guard().take();
     }

@@ -12,7 +12,7 @@ mod lock_holder;
 pub mod reload;
 pub mod run;
 mod running;
-pub(crate) mod setup;
+mod setup;
 mod signals;
 mod start;
 pub mod systemd;

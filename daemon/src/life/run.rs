@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use super::drain::drain;
-use super::start::Services;
+use super::start::{START_TIMEOUT_EXTENSION, Services, failed};
 use crate::config::{Config, LoadArgs, Loaded};
 use crate::exit::Exit;
 use crate::fdstore::InheritedFds;
@@ -34,9 +34,6 @@ use crate::ops::log::{Logging, Style, Surroundings};
 use crate::ops::origin::Origin;
 use crate::ops::shares::Refusals;
 use crate::ops::{events, metrics};
-
-/// Time that a start in progress requests at once; it requests more long before that is over.
-pub(super) const START_TIMEOUT_EXTENSION: Duration = Duration::from_secs(30);
 
 /// Time that the ingest threads may take to end: as the runtime's, one may be at a disk that hangs.
 const THREADS_JOIN_TIMEOUT: Duration = Duration::from_millis(100);
@@ -94,11 +91,6 @@ pub fn run(loaded: Loaded, args: LoadArgs) -> Exit {
 /// Threads that are worth having for sockets.
 fn workers() -> usize {
     std::thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 4))
-}
-
-pub(super) fn failed(what: &str, why: &dyn std::fmt::Display) -> Exit {
-    tracing::error!("{what}: {why}");
-    Exit::Failed
 }
 
 async fn live(

@@ -10,7 +10,7 @@ use clad_journal::{JournalConfig, Policy, Retention};
 use clad_proto::{AckLevel, DurabilityPolicy};
 
 use crate::config::{Config, Durability, IoEngine, SEGMENT_OVERHEAD_BYTES};
-use crate::ingest::{LEAVING_CONNECTIONS_MAX, ROOT_RESERVED_CONNECTIONS};
+use crate::ingest::{LEAVING_CONNECTIONS_MAX, ROOT_RESERVED_CONNECTIONS, clamp};
 use crate::ops::pages;
 
 /// Appends that a producer may have unacknowledged, announced in the handshake.
@@ -97,11 +97,6 @@ pub(crate) fn grounds(config: &Config, substrate: &Substrate) -> Result<String, 
         Durability::SyncFileRange => Ok(substrate.range_sync(config.journal.power_loss_protected)?.to_string()),
         _ => Ok(String::new()),
     }
-}
-
-/// Sizes that the configuration has bounded already.
-pub(crate) fn clamp(bytes: u64) -> u32 {
-    u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
 /// Makes the data folder where it is missing, mode 0750 whatever the umask; an existing one keeps its mode. Nothing

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clad_journal::Journal;
 use clad_journal::io::device::Substrate;
@@ -16,7 +16,6 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio_stream::wrappers::UnixListenerStream;
 
-use super::run::{START_TIMEOUT_EXTENSION, failed};
 use crate::access::Access;
 use crate::config::Config;
 use crate::exit::Exit;
@@ -36,6 +35,15 @@ use crate::ops::shares::Shares;
 use crate::ops::status::Statement;
 use crate::ops::{gauges, metrics};
 use crate::read::Reads;
+
+/// Time that a start in progress requests at once; it requests more long before that is over.
+pub(super) const START_TIMEOUT_EXTENSION: Duration = Duration::from_secs(30);
+
+/// Reports the failure of a start.
+pub(super) fn failed(what: &str, why: &dyn std::fmt::Display) -> Exit {
+    tracing::error!("{what}: {why}");
+    Exit::Failed
+}
 
 /// Parts that serving needs.
 pub(super) struct Services {
@@ -138,8 +146,8 @@ impl Services {
             policy,
             highest,
             flush_reach: if reach.is_durable() { AckLevel::Durable } else { AckLevel::Written },
-            max_append: setup::clamp(config.limits.max_append_bytes),
-            max_record: setup::clamp(config.journal.max_record_bytes),
+            max_append: ingest::clamp(config.limits.max_append_bytes),
+            max_record: ingest::clamp(config.journal.max_record_bytes),
             max_connection_bytes: config.limits.max_connection_inflight_bytes as usize,
             window: setup::WINDOW,
             budget: Quota::new(budget_bytes),

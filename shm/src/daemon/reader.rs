@@ -276,6 +276,8 @@ impl Reader {
     }
 
     fn pass(&mut self, passed: Passed) {
+        let held = self.next - self.tail.append;
+        assert!(held < u64::from(self.shape.slots()), "more is taken than the ring has slots: an append would be lost");
         self.passed.push_back(passed);
         self.next += 1;
     }
@@ -339,6 +341,12 @@ impl Reader {
         if done == 0 {
             return false;
         }
+        let released = tail.append - self.tail.append;
+        assert!(
+            released > 0 && tail.append <= upto,
+            "the tail passes what was taken: appends not written would be lost"
+        );
+        assert!(released == done as u64, "space and appends part: the entries behind would be lost");
         self.passed.drain(..done);
         self.tail = tail;
         self.log.publish(ring, tail);

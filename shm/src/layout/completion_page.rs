@@ -25,11 +25,9 @@
 //! else its outcome is unknown. Read the tag, the others, the tag again: if it is the same, the values read are one
 //! answer.
 
-use crate::layout::{COMPLETION_PAGE_MAGIC, PAGE, Shape, VERSION};
+use crate::layout::{ANSWER, COMPLETION_PAGE_MAGIC, PAGE, Shape, VERSION};
 use crate::memory::{Memory, Ordering};
 
-/// Bytes of an answer.
-pub(crate) const ANSWER: usize = 32;
 const ANSWERS: usize = PAGE;
 const LOW56: u64 = (1 << 56) - 1;
 

@@ -19,7 +19,7 @@ const DAEMON_REASONS: [&str; 3] = ["busy", "no_space", "journal_failed"];
 
 /// How bad it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::admin) enum Weight {
+pub(crate) enum Weight {
     /// Appends are refused, or something stored is damaged.
     Grave,
     /// It works, and will not for ever.
@@ -28,13 +28,13 @@ pub(in crate::admin) enum Weight {
 
 /// A line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::admin) struct Word {
-    pub(in crate::admin) weight: Weight,
-    pub(in crate::admin) text: String,
+pub(crate) struct Word {
+    pub(crate) weight: Weight,
+    pub(crate) text: String,
 }
 
 /// Everything that is worth a word; `sample` is of the last seconds.
-pub(in crate::admin) fn words(status: &v1::StatusResponse, sample: Option<&Sample>) -> Vec<Word> {
+pub(crate) fn words(status: &v1::StatusResponse, sample: Option<&Sample>) -> Vec<Word> {
     let mut words = Vec::new();
     let mut say = |weight, text: String| words.push(Word { weight, text });
     availability(status, &mut say);

@@ -23,6 +23,7 @@ use self::attention::within_status;
 pub(super) use self::attention::{Weight, words};
 pub(super) use self::sample::Sample;
 use self::sample::{Quantile, mean, observations, quantile};
+use crate::format::times;
 
 /// The last seconds, as far as the daemon remembers them.
 pub(super) fn lately(status: &v1::StatusResponse) -> Option<Sample> {
@@ -79,7 +80,7 @@ pub(super) fn json(status: &v1::StatusResponse) -> Value {
         "next_segment_prepared": status.prepared,
         "segment_bytes": status.segment_bytes,
         "retention": status.retention,
-        "oldest_segment_time": super::rfc3339(status.oldest_segment_time),
+        "oldest_segment_time": times::rfc3339_if_any(status.oldest_segment_time),
     });
     object["owners"] = status.owners.iter().map(owner_json).collect();
     object["degraded"] = json!(sorted(&status.degraded));

@@ -13,16 +13,16 @@ const SAMPLE_INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 /// What was counted within a time.
 #[derive(Debug, Clone, Default)]
-pub(in crate::admin) struct Sample {
+pub(crate) struct Sample {
     /// The time.
-    pub(in crate::admin) window: Duration,
+    pub(crate) window: Duration,
     /// What was counted in it.
-    pub(in crate::admin) counted: Counters,
+    pub(crate) counted: Counters,
 }
 
 impl Sample {
     /// Between two looks; nothing when they are too close.
-    pub(in crate::admin) fn between(before: Option<&Counters>, now: &Counters) -> Option<Self> {
+    pub(crate) fn between(before: Option<&Counters>, now: &Counters) -> Option<Self> {
         let whole = Counters::default();
         // A lower uptime is another process.
         let before = before.filter(|before| before.uptime_us <= now.uptime_us).unwrap_or(&whole);
@@ -31,7 +31,7 @@ impl Sample {
     }
 
     /// So many a second.
-    pub(in crate::admin) fn rate(&self, count: u64) -> f64 {
+    pub(crate) fn rate(&self, count: u64) -> f64 {
         count as f64 / self.window.as_secs_f64()
     }
 

@@ -14,7 +14,7 @@ use crate::format::human::{bytes, count, counted, duration};
 use crate::output::table::Sheet;
 
 /// Everything, for who asks once. `now_ns` is Unix time.
-pub(in crate::admin) fn still(status: &v1::StatusResponse, now_ns: u64, columns: usize) -> String {
+pub(crate) fn still(status: &v1::StatusResponse, now_ns: u64, columns: usize) -> String {
     let sample = lately(status);
     let mut sheet = Sheet::default();
     sheet.row("clad", head(status));
@@ -31,12 +31,7 @@ pub(in crate::admin) fn still(status: &v1::StatusResponse, now_ns: u64, columns:
 }
 
 /// What changes, for who keeps looking.
-pub(in crate::admin) fn live(
-    status: &v1::StatusResponse,
-    sample: Option<&Sample>,
-    now_ns: u64,
-    columns: usize,
-) -> String {
+pub(crate) fn live(status: &v1::StatusResponse, sample: Option<&Sample>, now_ns: u64, columns: usize) -> String {
     let mut sheet = Sheet::default();
     sheet.row("log", format!("{}, epoch {}, {}", log_id(status), status.epoch, durability(status)));
     moving(&mut sheet, status, sample, now_ns);
@@ -44,7 +39,7 @@ pub(in crate::admin) fn live(
 }
 
 /// Version, process, and whether it takes appends.
-pub(in crate::admin) fn head(status: &v1::StatusResponse) -> String {
+pub(crate) fn head(status: &v1::StatusResponse) -> String {
     let uptime = duration(Duration::from_millis(status.uptime_ms));
     format!("{}, pid {}, up {uptime}, {}", status.version, status.pid, state(status))
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 /// A daemon a minute after its start, at rest.
-pub(in crate::admin) fn at_rest() -> v1::StatusResponse {
+pub(crate) fn at_rest() -> v1::StatusResponse {
     v1::StatusResponse {
         version: "0.0.1".into(),
         log_id: vec![0xAB; 16].into(),
@@ -50,7 +50,7 @@ fn share(what: &str, total: u64, held: &[(&str, u64)]) -> v1::Share {
 }
 
 /// The same under load.
-pub(in crate::admin) fn loaded() -> v1::StatusResponse {
+pub(crate) fn loaded() -> v1::StatusResponse {
     let before = v1::Counters {
         uptime_us: 51_000_000,
         appended_records: [("unix".into(), 1000), ("tcp".into(), 0), ("grpc".into(), 0)].into(),

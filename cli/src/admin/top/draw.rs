@@ -13,7 +13,6 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Block, Borders, Paragraph, Sparkline};
 
-use super::Look;
 use crate::admin::status::{Sample, Weight, lately, screen, words};
 use crate::format::human::{count, duration};
 use crate::output::table::wrapped;
@@ -22,6 +21,9 @@ use crate::output::table::wrapped;
 const SAMPLES_MAX: usize = 512;
 /// Lines of the curve, with its frame.
 const CURVE_LINES: u16 = 5;
+
+/// One look: the status, or why there is none.
+pub(super) type Look = Result<Box<v1::StatusResponse>, String>;
 
 /// What has been seen so far.
 pub(super) struct Screen {

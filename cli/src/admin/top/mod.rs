@@ -17,7 +17,7 @@ use ratatui::crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModif
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
-use self::draw::Screen;
+use self::draw::{Look, Screen};
 use super::connect::{Admin, MEMORY_REPLY_TIMEOUT, connect, failed, silent};
 use super::status::screen;
 use crate::clock;
@@ -45,9 +45,6 @@ fn seconds(text: &str) -> Result<Duration, String> {
         false => Err("from 0.1 to 3600 seconds".to_owned()),
     }
 }
-
-/// What one look gave: the status, or why there is none.
-type Look = Result<Box<v1::StatusResponse>, String>;
 
 /// `clactl top`.
 pub(crate) fn run(context: &mut Context, args: &TopArgs) -> Outcome {

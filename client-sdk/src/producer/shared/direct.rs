@@ -6,17 +6,18 @@
 //! * Nothing waits here: if the ring is full, is being changed, or has ended, the long way is taken, or the caller gets
 //!   an error.
 
-use super::{Inbox, Item, Life, Shared, lock};
+use super::{Inbox, Item, Life, Shared};
 use crate::{
-    SubmitError,
+    Receipt, SubmitError,
+    lock::lock,
     producer::{
         batch::{Batch, CachedRing},
-        stats::Book,
-        ticket::{Receipt, Ticket},
-        waiters::Claim,
+        ticket::Ticket,
     },
-    ring::{Posted, Pushed, Pushing, RingHandle, Unsettled},
+    ring::{Posted, Pushed, Pushing, RingHandle, RingTicket, Unsettled},
     session::Append,
+    stats::Book,
+    waiters::Claim,
 };
 use clad_proto::{AckLevel, Record};
 use std::collections::VecDeque;
@@ -99,7 +100,7 @@ impl Shared {
         count: u32,
         book: Book<'_>,
     ) -> Option<Result<Ticket, SubmitError>> {
-        match ring_handle.settle(why, count, book) {
+        match RingTicket::settle(ring_handle, why, count, book) {
             Pushed::Pending(ticket) => Some(Ok(Ticket::from(ticket))),
             Pushed::Ended(error) => Some(Ok(Ticket::from(error))),
             Pushed::Wait if self.options.drop_when_full && !ring_handle.is_closed() => {

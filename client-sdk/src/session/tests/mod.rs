@@ -7,7 +7,7 @@ mod rules;
 mod whole;
 
 use super::{Append, Outcome, Session};
-use crate::{AppendError, backoff::Backoff, producer::Receipt};
+use crate::{AppendError, Receipt, backoff::Backoff};
 use bytes::Bytes;
 use clad_proto::AckLevel;
 use std::time::Duration;

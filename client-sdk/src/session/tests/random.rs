@@ -15,9 +15,9 @@ use super::{
     model::{Answer, Daemon, Kept, Limits},
 };
 use crate::{
-    AppendError,
+    AppendError, Receipt,
     backoff::Backoff,
-    producer::{FlushSender, Receipt, UndeliveredErrors},
+    producer::{FlushSender, UndeliveredErrors},
     session::{Append, Outcome, Session},
 };
 use bytes::Bytes;

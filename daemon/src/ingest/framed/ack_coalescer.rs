@@ -11,8 +11,6 @@
 
 use std::time::{Duration, Instant};
 
-use super::Connection;
-
 /// The longest that such an answer waits: much longer than a healthy disk takes, so that the timer seldom decides.
 const ACK_DELAY_MAX: Duration = Duration::from_millis(100);
 /// Bytes of such answers that wait at most.
@@ -27,27 +25,28 @@ pub(super) struct AckCoalescer {
     since: Option<Instant>,
 }
 
-impl Connection {
-    /// Notes that the output, which was `before` bytes long, ends with an answer to an append that came at this moment.
-    pub(in crate::ingest) fn coalesce_ack(&mut self, before: usize, since: Instant) {
-        if before == self.ack_coalescer.bytes && self.out.len() <= COALESCED_ACK_BYTES_MAX {
-            self.ack_coalescer.bytes = self.out.len();
-            self.ack_coalescer.since.get_or_insert(since);
+impl AckCoalescer {
+    /// Notes that the output, which was `before` bytes long and is `len` now, ends with an answer to an append that
+    /// came at this moment.
+    pub(super) fn note(&mut self, before: usize, len: usize, since: Instant) {
+        if before == self.bytes && len <= COALESCED_ACK_BYTES_MAX {
+            self.bytes = len;
+            self.since.get_or_insert(since);
         }
     }
 
-    /// Returns true if some output must be sent now.
-    pub(super) fn must_send(&self) -> bool {
-        self.out.len() > self.ack_coalescer.bytes
+    /// Returns true if some of an output of `len` bytes must be sent now.
+    pub(super) fn must_send(&self, len: usize) -> bool {
+        len > self.bytes
     }
 
     /// Time at which waiting output must be sent, if any waits.
-    pub(super) fn ack_deadline(&self) -> Option<Instant> {
-        self.ack_coalescer.since.map(|since| since + ACK_DELAY_MAX)
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.since.map(|since| since + ACK_DELAY_MAX)
     }
 
     /// Nothing of the output waits any more: it is being sent, or has waited long enough.
-    pub(super) fn release_acks(&mut self) {
-        (self.ack_coalescer.bytes, self.ack_coalescer.since) = (0, None);
+    pub(super) fn release(&mut self) {
+        (self.bytes, self.since) = (0, None);
     }
 }

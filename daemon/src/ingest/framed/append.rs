@@ -7,6 +7,7 @@ use clad_proto::{ErrorCode, ErrorInfo};
 
 use super::{Connection, Flow};
 use crate::ingest::admission::{ADMISSION_TIMEOUT, Admission, Admitted, bad_checksum};
+use crate::ingest::reactor::defer_write;
 use crate::ingest::rings;
 
 impl Connection {
@@ -38,7 +39,7 @@ impl Connection {
     }
 
     /// Returns true if a permit is being waited for, or was, for the append at the front.
-    pub(in crate::ingest) fn waits_for_room(&self) -> bool {
+    pub(crate) fn waits_for_room(&self) -> bool {
         self.admitting.is_some() || self.admitted.is_some()
     }
 
@@ -49,7 +50,7 @@ impl Connection {
     }
 
     /// Takes or refuses one append; nothing when it must wait for room.
-    pub(in crate::ingest) fn append_alone(&mut self, view: &AppendView<'_>) -> Option<()> {
+    pub(crate) fn append_alone(&mut self, view: &AppendView<'_>) -> Option<()> {
         let admission = self.service.admission.clone();
         let admitted = match self.admitted.take() {
             Some(waited) => waited,
@@ -95,6 +96,8 @@ impl Connection {
             return Err(ErrorInfo::new(ErrorCode::WindowExceeded, text).limited_to(admission.window.into()));
         }
         let producer = self.producer.as_ref().expect("append checked it");
-        admission.take(&self.peer, producer, &view.head, view.payload, admitted)
+        let (accepted, deferred_write) = admission.take(&self.peer, producer, &view.head, view.payload, admitted)?;
+        deferred_write.into_iter().for_each(defer_write);
+        Ok(accepted)
     }
 }

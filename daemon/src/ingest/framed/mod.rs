@@ -32,7 +32,6 @@ mod tests;
 use std::collections::HashMap;
 use std::future::Future;
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -48,11 +47,11 @@ use tokio::task::AbortHandle;
 use self::ack_coalescer::AckCoalescer;
 use self::alarm::Alarm;
 use self::buffers::{Chunk, OUT_BYTES_MAX, OutRoom};
-use self::ring::RING_HANDOVER_TIMEOUT;
 use super::admission::{Admission, Admitted, Arrival, Producer, count_refusal};
 use super::connection_slots::makes_room;
 use super::peer::Peer;
 use super::quota::{Quota, QuotaGuard, QuotaHandle};
+use super::reactor::GiveFds;
 use super::session::{Answer, Session};
 use super::slots::{PendingAnswer, SlotState};
 use crate::ingest::rings::{Given, RingRef, Rings};
@@ -66,6 +65,8 @@ const PEER_WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 const READER_WRITE_TIMEOUT: Duration = Duration::from_secs(3600);
 /// Time for a peer to take the last words.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time for a client to take its ring off the socket.
+const RING_HANDOVER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two looks at whether the READs of a peer that closed its side have ended.
 const READ_END_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -132,12 +133,6 @@ struct OpenRead {
 /// Pending answer to a RING, with its request id.
 type Asking = Option<(u32, Pin<Box<dyn Future<Output = Result<(Given, RingRef), ErrorInfo>> + Send>>)>;
 type Waiting<T> = Option<Pin<Box<dyn Future<Output = T> + Send>>>;
-
-/// Socket on which descriptors can be sent along.
-pub(crate) trait GiveFds {
-    /// Sends bytes and descriptors, as much as can be sent now.
-    fn give(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> impl Future<Output = io::Result<usize>> + Send;
-}
 
 pub(super) struct Connection {
     pub(super) service: Service,
@@ -265,6 +260,11 @@ impl Connection {
         }
     }
 
+    /// Notes that the output, which was `before` bytes long, ends with an answer to an append that came at this moment.
+    pub(super) fn coalesce_ack(&mut self, before: usize, since: Instant) {
+        self.ack_coalescer.note(before, self.out.len(), since);
+    }
+
     async fn run<R, W>(&mut self, rd: &mut R, wr: &mut W, mut watermarks: Watcher) -> io::Result<()>
     where
         R: AsyncRead + Unpin + Send,
@@ -307,8 +307,8 @@ impl Connection {
             let deadline = self.deadline(flow);
             tokio::select! {
                 biased;
-                written = wr.write_buf(&mut self.out), if self.must_send() => {
-                    self.release_acks();
+                written = wr.write_buf(&mut self.out), if self.ack_coalescer.must_send(self.out.len()) => {
+                    self.ack_coalescer.release();
                     if written? == 0 {
                         return Err(io::ErrorKind::WriteZero.into());
                     }

@@ -4,19 +4,16 @@
 //! two orders. The ring ends with the last connection that holds it.
 
 use std::io;
-use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use clad_proto::frame::{ErrorFrame, RingGiven, RingWanted};
 use clad_proto::{ErrorCode, ErrorInfo};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
-use super::{Connection, Flow, GiveFds};
+use super::{Connection, Flow};
 use crate::ingest::admission::count_refusal;
+use crate::ingest::reactor::GiveFds;
 use crate::ingest::rings::{Asker, Given, RingRef, borrowed};
-
-/// Time for a client to take its ring off the socket.
-pub(super) const RING_HANDOVER_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Connection {
     /// Returns true if its appends come by a ring, or will.
@@ -25,7 +22,7 @@ impl Connection {
     }
 
     /// Returns true if its producer has a ring, or had one when it came: then this connection itself takes no append.
-    pub(in crate::ingest) fn appends_by_ring(&self) -> bool {
+    pub(crate) fn appends_by_ring(&self) -> bool {
         self.has_ring() || self.met_ring.is_some() || self.ring_elsewhere.0
     }
 

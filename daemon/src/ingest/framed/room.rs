@@ -57,7 +57,7 @@ impl Connection {
 
     /// Something waits for the peer from now on, if it did not before.
     pub(super) fn note_what_waits(&mut self) {
-        if self.must_send() && self.taking_since.is_none() {
+        if self.ack_coalescer.must_send(self.out.len()) && self.taking_since.is_none() {
             self.taking_since = Some(Instant::now());
         }
     }
@@ -108,7 +108,7 @@ impl Connection {
             .chain(taken)
             .chain(rests)
             .chain(self.out_rests_at())
-            .chain(self.ack_deadline())
+            .chain(self.ack_coalescer.deadline())
             .min()
     }
 
@@ -119,8 +119,8 @@ impl Connection {
     }
 
     pub(super) fn timed_out(&mut self, flow: Flow) -> bool {
-        if self.ack_deadline().is_some_and(|at| at <= Instant::now()) {
-            self.release_acks();
+        if self.ack_coalescer.deadline().is_some_and(|at| at <= Instant::now()) {
+            self.ack_coalescer.release();
         }
         self.rest();
         let text = match self.partial_since {

@@ -37,9 +37,8 @@ use tonic::{Code, Status};
 use tonic_prost::ProstEncoder;
 use v1::append_response::Message as Reply;
 
-use super::CLOSE_TIMEOUT;
 use super::assembly::{Limits, MESSAGE_TIMEOUT, Message, Messages, Share, Waiters};
-use super::calls::Calls;
+use super::calls::{CLOSE_TIMEOUT, Calls};
 use super::listen::Caller;
 use super::streams::StreamSlot;
 use crate::ingest::quota::{Owner, QuotaHandle};
@@ -395,7 +394,8 @@ impl Conversation {
         let (first_seq, count, payload_crc) = (append.first_seq, payload.count, payload.checksum());
         let head = AppendHead { first_seq, count, level, gap: append.gap, payload_crc };
         let accepted = admission.take(&self.peer, producer, &head, &payload.bytes, admitted);
-        Ok(accepted.map(|accepted| (accepted, bytes, since)))
+        // No thread of the runtime may block: a write that is deferred is dropped, and the journal's threads make it.
+        Ok(accepted.map(|(accepted, _)| (accepted, bytes, since)))
     }
 
     /// Waits in the queue for the budget of all, with a timeout, and only while its answers find room at once.

@@ -25,15 +25,23 @@ use std::time::Duration;
 use axum::body::BodyDataStream;
 use bytes::{Bytes, BytesMut};
 use clad_proto::grpc::to_status;
+use clad_proto::otlp::Logs;
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
 use tokio::time::Sleep;
 use tokio_stream::Stream;
 use tonic::Status;
 
-use super::max_message_bytes;
 use super::oversize_header::{OversizeHeader, OversizeHeaderParser};
 use crate::ingest::quota::{Owner, Quota, QuotaGuard, QuotaHandle};
 use crate::ingest::{FramedService, count_refusal};
+
+/// Bytes of a message beside its payload: Append around the records, a resource or scope without anything.
+const MESSAGE_OVERHEAD_BYTES: usize = 64 * 1024;
+
+/// The longest protobuf message: an append whose encoding (the subject of `max_append_bytes`) fits is not longer.
+fn max_message_bytes(max_append: usize) -> usize {
+    Logs::PER_PAYLOAD_BYTE * max_append + MESSAGE_OVERHEAD_BYTES
+}
 
 /// Flag and length before each message.
 const MESSAGE_HEADER_BYTES: usize = 5;

@@ -1,8 +1,12 @@
-//! Number of calls that the end of the daemon waits for.
+//! Calls that the end of the daemon waits for, and for how long.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::watch;
+
+/// Time for a peer to take the last words of its calls.
+pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The count; clones share it.
 #[derive(Clone)]

@@ -17,8 +17,7 @@ use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 use v1::read_response::Message;
 
-use super::CLOSE_TIMEOUT;
-use super::calls::Calls;
+use super::calls::{CLOSE_TIMEOUT, Calls};
 use super::listen::Caller;
 use crate::ops::metrics;
 use crate::read::{Block, Ended, Item, Reads};

@@ -35,7 +35,6 @@ use clad_journal::io::release_free_memory;
 use clad_proto::grpc::FILE_DESCRIPTOR_SET;
 use clad_proto::grpc::v1::ingest_server::SERVICE_NAME as INGEST;
 use clad_proto::grpc::v1::log_server::{LogServer, SERVICE_NAME as LOG};
-use clad_proto::otlp::Logs;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -48,7 +47,7 @@ use crate::ingest::quota::Quota;
 use crate::ingest::{ConnectionSlots, LiveSettings};
 use crate::ops::health::Health;
 use crate::ops::metrics;
-use calls::Calls;
+use calls::{CLOSE_TIMEOUT, Calls};
 use listen::Connection;
 use streams::{STREAMS_MAX, with_stream_slot};
 
@@ -67,16 +66,6 @@ const RELEASE_DELAY: Duration = Duration::from_secs(1);
 const REQUEST_BYTES_MAX: usize = 4 * 1024;
 /// A silent connection is probed after this long, and closed after that much more.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(20));
-/// Time for a peer to take the last words of its calls.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// Bytes of a message beside its payload: Append around the records, a resource or scope without anything.
-const MESSAGE_OVERHEAD_BYTES: usize = 64 * 1024;
-
-/// The longest protobuf message: an append whose encoding (the subject of `max_append_bytes`) fits is not longer.
-fn max_message_bytes(max_append: usize) -> usize {
-    Logs::PER_PAYLOAD_BYTE * max_append + MESSAGE_OVERHEAD_BYTES
-}
 
 /// The window of the `nth` open connection: HTTP/2's buffers of bytes that wait for room are bounded for all
 /// connections together. 1/2 + 1/6 + 1/12 + ... is less than 1, so that n of them have a quarter of the budget, and 64

@@ -16,7 +16,7 @@
 //!   look.
 //! - **Tasks that are always ready do not keep any socket from being looked at**: without a leader, a thread that runs
 //!   tasks looks at the sockets each [`TASK_TURN_MAX`] at the latest.
-//! - A task that panics ends alone; an endless one gives way after [`TASK_OPERATIONS_MAX`] operations, or
+//! - A task that panics ends alone; an endless one gives way after [`turn::TASK_OPERATIONS_MAX`] operations, or
 //!   [`TASK_TURN_MAX`].
 //! - A panic anywhere else ends the process ([`crate::defect`]).
 //! - **No task is run once the runtime goes** ([`Reactor::end`]): timers, and the tasks that connections spawn, are the
@@ -27,15 +27,15 @@ mod queue;
 mod socket;
 #[cfg(test)]
 mod tests;
+mod turn;
 
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::future::Future;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_task::Runnable;
@@ -44,18 +44,15 @@ use tokio::runtime::Handle;
 
 use self::poll::{BELL, Backoff, Events};
 use self::queue::{At, Queue, Ready};
-pub(crate) use self::socket::Socket;
-use self::socket::Source;
+pub(crate) use self::socket::{GiveFds, Socket};
+use self::socket::{Source, Sources};
+use self::turn::TASK_TURN_MAX;
 use crate::defect::ends_clad;
 
 /// Tasks that are run at most while a write is deferred,
 const DEFERRED_WRITE_TASKS_MAX: u32 = 64;
 /// and the time that they may take: twice what the appends of a full round of small ones do.
 const DEFERRED_WRITE_DELAY_MAX: Duration = Duration::from_millis(2);
-/// Reads and writes of a task in one turn.
-const TASK_OPERATIONS_MAX: u32 = 32;
-/// The longest that one task runs before others have their turn, and that a thread with tasks looks at no socket.
-const TASK_TURN_MAX: Duration = Duration::from_millis(1);
 /// Events that are taken at once: any beyond go to another thread that rests.
 const EVENTS_PER_POLL_MAX: usize = 32;
 /// Name of such a thread in the report of a panic.
@@ -75,7 +72,7 @@ impl Drop for Owner {
 
 struct Shared {
     queue: Queue<Runnable>,
-    sources: Mutex<Sources>,
+    sources: Arc<Sources>,
     /// For each thread: number of times it began or ended a task.
     turns: Vec<AtomicU64>,
     /// No further task is run.
@@ -102,16 +99,8 @@ impl Drop for Present {
     }
 }
 
-#[derive(Default)]
-struct Sources {
-    last: u64,
-    known: HashMap<u64, Weak<Source>>,
-}
-
 thread_local! {
     static AT: Cell<At> = const { Cell::new(At::Elsewhere) };
-    static OPERATIONS_LEFT: Cell<u32> = const { Cell::new(0) };
-    static TURN_ENDS: Cell<Option<Instant>> = const { Cell::new(None) };
     static DEFERRED_WRITE: Cell<Option<DeferredWrite>> = const { Cell::new(None) };
 }
 
@@ -145,21 +134,14 @@ impl DeferralLimit {
     }
 }
 
-/// Counts an operation of the running task; `false`: others are to have their turn.
-fn operate() -> bool {
-    let left = OPERATIONS_LEFT.get();
-    OPERATIONS_LEFT.set(left.saturating_sub(1));
-    // A turn's first operation is always allowed: it is what the task was woken for.
-    left == TASK_OPERATIONS_MAX || (left > 0 && TURN_ENDS.get().is_none_or(|ends| Instant::now() < ends))
-}
-
 impl Reactor {
     /// Starts so many threads, at least two. Their tasks have this runtime at hand.
     pub(crate) fn start(threads: usize, runtime: &Handle) -> io::Result<Self> {
         let threads = threads.max(2);
+        let queue = Queue::new()?;
         let shared = Arc::new(Shared {
-            queue: Queue::new()?,
-            sources: Mutex::default(),
+            sources: Sources::new(&queue.sockets.epoll),
+            queue,
             turns: (0..threads).map(|_| AtomicU64::new(0)).collect(),
             ended: AtomicBool::new(false),
             threads: Mutex::default(),
@@ -180,7 +162,7 @@ impl Reactor {
 
     /// Takes over a connected stream. Both halves are to be used by one task of this reactor.
     pub(crate) fn adopt(&self, stream: impl Into<OwnedFd>) -> io::Result<(Socket, Socket)> {
-        Source::adopt(&self.0.0, stream.into())
+        Source::adopt(&self.0.0.sources, stream.into())
     }
 
     /// Runs a task to its end.
@@ -247,15 +229,14 @@ impl Shared {
     }
 
     fn run(&self, task: Runnable, at: usize, now: Instant) {
-        let turn = || self.turns.get(at).map(|turns| turns.fetch_add(1, Ordering::Relaxed));
+        let count = || self.turns.get(at).map(|turns| turns.fetch_add(1, Ordering::Relaxed));
         AT.set(At::Task);
-        OPERATIONS_LEFT.set(TASK_OPERATIONS_MAX);
-        TURN_ENDS.set(now.checked_add(TASK_TURN_MAX));
-        turn();
+        turn::begin(now);
+        count();
         if catch_unwind(AssertUnwindSafe(|| task.run())).is_err() {
             tracing::error!("a connection ended by a bug of clad's; the others go on");
         }
-        turn();
+        count();
         AT.set(At::Between);
     }
 
@@ -269,7 +250,7 @@ impl Shared {
 
     fn dispatch(&self, events: &Events) {
         for event in events.iter().filter(|event| event.data.u64() != BELL) {
-            let source = self.sources().known.get(&event.data.u64()).and_then(Weak::upgrade);
+            let source = self.sources.find(event.data.u64());
             if let Some(source) = source {
                 source.happened(event.flags);
             }
@@ -278,9 +259,5 @@ impl Shared {
 
     fn threads(&self) -> MutexGuard<'_, usize> {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn sources(&self) -> MutexGuard<'_, Sources> {
-        self.sources.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

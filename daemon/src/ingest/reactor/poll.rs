@@ -3,6 +3,7 @@
 use std::io;
 use std::num::NonZero;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
@@ -20,7 +21,7 @@ pub(super) type Events = Vec<epoll::Event>;
 
 /// An epoll with a bell in it.
 pub(super) struct Poll {
-    pub(super) epoll: OwnedFd,
+    pub(super) epoll: Arc<OwnedFd>,
     bell: OwnedFd,
 }
 
@@ -29,7 +30,7 @@ impl Poll {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         epoll::add(&epoll, &bell, EventData::new_u64(BELL), EventFlags::IN | EventFlags::ET)?;
-        Ok(Self { epoll, bell })
+        Ok(Self { epoll: Arc::new(epoll), bell })
     }
 
     /// Wakes a waiting thread, or the next that waits.

@@ -8,12 +8,13 @@
 //! - A read that did not fill its buffer has emptied the socket: later bytes are a new event. An end or an error was
 //!   reported with the bytes before it, and is remembered until it was read.
 
-use std::future::poll_fn;
+use std::collections::HashMap;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -21,9 +22,8 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::{Shared, operate};
+use super::turn::operate;
 use crate::fds;
-use crate::ingest::framed::GiveFds;
 
 /// There may be something to read.
 const READ: u8 = 1;
@@ -36,10 +36,47 @@ const ASKED: u8 = 8;
 
 const INPUT: EventFlags = EventFlags::IN.union(EventFlags::RDHUP).union(EventFlags::ET);
 
+/// Socket on which descriptors can be sent along.
+pub(crate) trait GiveFds {
+    /// Sends bytes and descriptors, as much as can be sent now.
+    fn give(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> impl Future<Output = io::Result<usize>> + Send;
+}
+
+/// Sockets of one epoll, by the number of their events.
+pub(super) struct Sources {
+    epoll: Arc<OwnedFd>,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    last: u64,
+    by_number: HashMap<u64, Weak<Source>>,
+}
+
+impl Sources {
+    pub(super) fn new(epoll: &Arc<OwnedFd>) -> Arc<Self> {
+        Arc::new(Self { epoll: epoll.clone(), known: Mutex::default() })
+    }
+
+    pub(super) fn find(&self, number: u64) -> Option<Arc<Source>> {
+        self.known().by_number.get(&number).and_then(Weak::upgrade)
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.known().by_number.is_empty()
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 pub(super) struct Source {
     fd: OwnedFd,
     key: u64,
-    reactor: Arc<Shared>,
+    sources: Arc<Sources>,
     state: AtomicU8,
     waiting: Mutex<Option<Waker>>,
 }
@@ -48,16 +85,16 @@ pub(super) struct Source {
 pub(crate) struct Socket(Arc<Source>);
 
 impl Source {
-    pub(super) fn adopt(reactor: &Arc<Shared>, fd: OwnedFd) -> io::Result<(Socket, Socket)> {
+    pub(super) fn adopt(sources: &Arc<Sources>, fd: OwnedFd) -> io::Result<(Socket, Socket)> {
         rustix::io::ioctl_fionbio(&fd, true)?;
-        let mut sources = reactor.sources();
-        sources.last += 1;
-        let key = sources.last;
+        let mut known = sources.known();
+        known.last += 1;
+        let key = known.last;
         let (state, waiting) = (AtomicU8::new(WRITE), Mutex::default());
-        let source = Arc::new(Self { fd, key, reactor: reactor.clone(), state, waiting });
-        sources.known.insert(key, Arc::downgrade(&source));
-        drop(sources);
-        epoll::add(&reactor.queue.sockets.epoll, &source.fd, EventData::new_u64(key), INPUT)?;
+        let source = Arc::new(Self { fd, key, sources: sources.clone(), state, waiting });
+        known.by_number.insert(key, Arc::downgrade(&source));
+        drop(known);
+        epoll::add(&sources.epoll, &source.fd, EventData::new_u64(key), INPUT)?;
         Ok((Socket(source.clone()), Socket(source)))
     }
 
@@ -80,7 +117,7 @@ impl Source {
 
     /// Asks for these events from now on; those that are already there are reported at once.
     fn ask(&self, events: EventFlags) -> io::Result<()> {
-        Ok(epoll::modify(&self.reactor.queue.sockets.epoll, &self.fd, EventData::new_u64(self.key), events)?)
+        Ok(epoll::modify(&self.sources.epoll, &self.fd, EventData::new_u64(self.key), events)?)
     }
 
     /// Calls as soon as it may succeed. The call returns how much it did, and whether there may be more to do at once.
@@ -158,9 +195,9 @@ impl Socket {
 
 impl Drop for Source {
     fn drop(&mut self) {
-        self.reactor.sources().known.remove(&self.key);
+        self.sources.known().by_number.remove(&self.key);
         // The descriptor may live on in a process that was forked: then closing it would not take it out.
-        let _ = epoll::delete(&self.reactor.queue.sockets.epoll, &self.fd);
+        let _ = epoll::delete(&self.sources.epoll, &self.fd);
     }
 }
 

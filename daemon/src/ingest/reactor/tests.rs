@@ -92,7 +92,7 @@ fn many_connections_each_get_every_answer_and_end() {
         }
     });
     until("the ends", || ended.load(Ordering::SeqCst) == 12);
-    until("what the sockets left", || reactor.0.0.sources().known.is_empty());
+    until("what the sockets left", || reactor.0.0.sources.is_empty());
 }
 
 /// A thread in a call that lasts (as one at a disk is) holds up its own task alone, whichever thread led before.
@@ -271,7 +271,7 @@ fn with_the_last_handle_the_threads_end() {
     drop(reactor);
     ask(&mut near, 2);
     drop(near); // a connection that is open keeps what it needs
-    until("the connection's end", || clone.0.0.sources().known.is_empty());
+    until("the connection's end", || clone.0.0.sources.is_empty());
     drop(clone);
     until("the end of the threads", || shared.upgrade().is_none());
 }

@@ -45,12 +45,23 @@ pub(super) const LAYERS: [(&str, &[&str]); 1] = [("journal", &["format", "io", "
 /// An import against the direction of the layers: from, to, and the names.
 pub(super) type Upward = (String, String, Vec<String>);
 
+/// An import: from a file, to a file.
+type Arrows<'a> = BTreeMap<(&'a str, &'a str), BTreeSet<String>>;
+
 pub(super) fn circles(files: &[File]) -> Result<Vec<Circle>> {
-    let mut circles = Vec::new();
-    for name in SHIPPED {
-        circles.extend(circles_of(&rooms_of(files, name)?));
-    }
-    Ok(circles)
+    Ok(crates(files)?.iter().flat_map(circles_of).collect())
+}
+
+/// All imports between files of a crate.
+pub(super) fn imports(files: &[File]) -> Result<Vec<(String, String)>> {
+    let crates = crates(files)?;
+    let arrows = crates.iter().flat_map(arrows_of);
+    Ok(arrows.map(|((from, to), _)| (from.to_owned(), to.to_owned())).collect())
+}
+
+/// The files of each crate that is shipped.
+fn crates(files: &[File]) -> Result<Vec<HashMap<Module, Room>>> {
+    SHIPPED.iter().map(|name| rooms_of(files, name)).collect()
 }
 
 /// Imports from a lower layer into a higher one.
@@ -62,7 +73,7 @@ pub(super) fn upward(files: &[File]) -> Result<Vec<Upward>> {
             let below = path.strip_prefix(&format!("{name}/src/"))?;
             layers.iter().position(|layer| below.split('/').next() == Some(layer))
         };
-        for ((from, to), names) in arrows(&rooms) {
+        for ((from, to), names) in arrows_of(&rooms) {
             if let (Some(lower), Some(higher)) = (layer(from), layer(to))
                 && lower < higher
             {
@@ -96,9 +107,8 @@ fn module_of(path: &str) -> Option<Module> {
     }
 }
 
-/// Who imports from whom, and which names.
-fn arrows(rooms: &HashMap<Module, Room>) -> BTreeMap<(&str, &str), BTreeSet<String>> {
-    let mut arrows = BTreeMap::<(&str, &str), BTreeSet<String>>::new();
+fn arrows_of(rooms: &HashMap<Module, Room>) -> Arrows<'_> {
+    let mut arrows = Arrows::new();
     for (module, room) in rooms {
         for path in room.uses.iter().map(|(_, path)| path).chain(&room.paths) {
             let to = absolute(rooms, module, path).and_then(|(at, rest)| resolve(rooms, at, &rest, REEXPORTS_MAX));
@@ -110,7 +120,7 @@ fn arrows(rooms: &HashMap<Module, Room>) -> BTreeMap<(&str, &str), BTreeSet<Stri
 }
 
 fn circles_of(rooms: &HashMap<Module, Room>) -> Vec<Circle> {
-    let arrows = arrows(rooms);
+    let arrows = arrows_of(rooms);
     let mut graph = DiGraph::<&str, ()>::new();
     let mut nodes = BTreeMap::new();
     for (from, to) in arrows.keys() {

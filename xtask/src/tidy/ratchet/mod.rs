@@ -4,8 +4,9 @@
 //! more than 2 % is a finding as well, until `cargo xtask tidy --write` has written it down: so it cannot come back.
 //!
 //! `shape`: lines, tokens, fields, implementations, assertions. `graph`: circles between files. `words`: words that have
-//! a replacement in the field's own language.
+//! a replacement in the field's own language. `directions`: imports that are never made, however often they are counted.
 
+mod directions;
 mod graph;
 mod shape;
 mod words;
@@ -56,10 +57,12 @@ fn measure(files: &[File]) -> Result<Ratchets> {
 pub(super) fn check(files: &[File]) -> Vec<Finding> {
     let finding = |what: String| Finding { path: PathBuf::from(RATCHETS), line: 0, what };
     let compared = measure(files).and_then(|now| Ok((written(files)?, now)));
-    match compared {
+    let mut findings = match compared {
         Ok((before, now)) => differences(&before, &now).into_iter().map(finding).collect(),
         Err(error) => vec![finding(format!("{error:#}"))],
-    }
+    };
+    findings.extend(directions::check(files));
+    findings
 }
 
 fn written(files: &[File]) -> Result<Ratchets> {

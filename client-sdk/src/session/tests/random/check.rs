@@ -11,7 +11,7 @@
 
 use super::super::model::{Answer, FULL, Limits, Log, Stored};
 use super::World;
-use crate::{AppendError, producer::Receipt, session::Known};
+use crate::{AppendError, Receipt, session::Known};
 use clad_proto::{AckLevel, ErrorCode, LogId};
 use std::collections::{HashMap, HashSet};
 

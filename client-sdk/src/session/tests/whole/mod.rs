@@ -32,7 +32,7 @@ mod metrics {
 mod daemon_session;
 
 use super::{Append, Outcome, TestSession};
-use crate::{AppendError, backoff::Backoff, producer::Receipt, session::Session};
+use crate::{AppendError, Receipt, backoff::Backoff, session::Session};
 use bytes::Bytes;
 use clad_journal::Watermarks;
 use clad_proto::{AckLevel, payload_checksum};

@@ -1,7 +1,6 @@
 //! Waiters for an append, and what each holds until it is answered.
 
-use super::ticket::{Receipt, TicketSender};
-use crate::AppendError;
+use crate::{AppendError, Receipt, receipt::TicketSender};
 use tokio::sync::OwnedSemaphorePermit;
 
 /// One record's share of an append that others share too.

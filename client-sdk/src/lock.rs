@@ -1,0 +1,8 @@
+//! Locks of plain state.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Takes a lock whose state is whole at every step: nothing panics between two states of it.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

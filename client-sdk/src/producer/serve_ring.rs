@@ -1,0 +1,168 @@
+//! The task of a producer with a ring: it asks for one, serves a connection with it, and resumes it after a restart of
+//! the daemon.
+
+use std::{ops::ControlFlow, sync::Arc, time::Duration};
+
+use clad_proto::frame::Welcome;
+use tokio::time::{Instant, sleep_until};
+
+use super::{
+    shared::{Item, Life},
+    task::{End, Task, failed},
+};
+use crate::{
+    AppendError, ConnectError,
+    clock::now,
+    ring::{Asked, RingHandle, ask},
+    transport::{Answer, Connection, Framed},
+};
+
+/// Interval between two looks for room in the ring.
+const RING_ROOM_POLL_INTERVAL: Duration = Duration::from_millis(1);
+
+impl Task {
+    /// Asks for a ring on a connection that was just greeted; nothing where there is none, and from now on the socket
+    /// is used.
+    pub(super) async fn get_ring(&mut self, framed: &mut Framed, welcome: &mut Welcome) -> Result<bool, ConnectError> {
+        let Some(ring_task) = &mut self.ring_task else { return Ok(false) };
+        let mut asked = ask(framed, ring_task.ring_handle.as_ref().map(|ring_handle| ring_handle.id)).await?;
+        if let (Asked::Refused(why), Some(ring_handle)) = (&asked, &ring_task.ring_handle) {
+            tracing::warn!(ring = %ring_handle.id, %why, "the ring is gone; what was not answered may be written");
+            self.shared.set_ring_handle(None);
+            ring_task.close_ring(&self.shared, &AppendError::Forgotten);
+            asked = ask(framed, None).await?;
+        }
+        match asked {
+            Asked::New { id, ring } => {
+                let wake = self.shared.wake.clone();
+                let counters = self.shared.counters.clone();
+                let ring_handle = RingHandle::new(id, *ring, welcome.log_id, welcome.highest_ack, counters, wake);
+                ring_task.ring_handle = Some(Arc::new(ring_handle));
+            }
+            Asked::Known { completion_page } => {
+                if let Some(ring_handle) = &ring_task.ring_handle {
+                    ring_handle
+                        .attach_completion_page(&completion_page, welcome.highest_ack)
+                        .map_err(|e| framed.protocol(format!("its board: {e}")))?;
+                }
+            }
+            Asked::Refused(why) => {
+                tracing::warn!(address = %self.shared.options.address, %why, "no ring is given: logging over the socket");
+                self.shared.has_no_ring(why);
+                self.shared.waits_because(None);
+                self.leave_ring();
+                return Ok(false);
+            }
+        }
+        if let Some(ring_handle) = &ring_task.ring_handle {
+            welcome.max_append_bytes = welcome.max_append_bytes.min(ring_handle.max_append_bytes());
+            self.shared.set_ring_handle(Some(ring_handle.clone()));
+        }
+        ring_task.disconnected_since = None;
+        self.shared.waits_because(None);
+        Ok(true)
+    }
+
+    /// From now on there is no ring.
+    fn leave_ring(&mut self) {
+        let Some(mut ring_task) = self.ring_task.take() else { return };
+        for item in ring_task.take_backlog() {
+            match item {
+                Item::Append(append, claim) => self.session.submit(append, claim),
+                Item::Flush(level, sender, since) => self.session.flush(level, sender, since),
+            }
+        }
+    }
+
+    /// Works on one connection with its ring until the connection is lost.
+    pub(super) async fn serve_ring(&mut self, mut connection: Connection) -> ControlFlow<End> {
+        loop {
+            let now = now();
+            let error = match self.turn_ring(&mut connection, now) {
+                Ok(ControlFlow::Continue(until)) => {
+                    tokio::select! {
+                        driven = connection.drive(&mut self.answers) => driven.err(),
+                        () = self.shared.wake.notified() => None,
+                        () = sleep_until(until.unwrap_or(now)), if until.is_some() => None,
+                    }
+                }
+                Ok(ControlFlow::Break(end)) => {
+                    let done = self.is_idle() && !self.shared.options.comes_back;
+                    connection.end(done).await;
+                    return ControlFlow::Break(end);
+                }
+                Err(error) => Some(error),
+            };
+            let Some(error) = error else { continue };
+            self.answers.clear();
+            if let Some(ring_task) = &mut self.ring_task {
+                ring_task.disconnected();
+            }
+            if error.is_final() {
+                return ControlFlow::Break(failed(error));
+            }
+            self.lost_connection(&error);
+            return ControlFlow::Continue(());
+        }
+    }
+
+    /// Everything that can be done without waiting; says until when to wait then.
+    fn turn_ring(
+        &mut self,
+        connection: &mut Connection,
+        now: Instant,
+    ) -> Result<ControlFlow<End, Option<Instant>>, ConnectError> {
+        let life = self.shared.life();
+        if let ControlFlow::Break(end) = self.take_in(now) {
+            return Ok(ControlFlow::Break(end));
+        }
+        let linger = self.linger;
+        let shared = self.shared.clone();
+        let Some(ring_task) = &mut self.ring_task else { return Ok(ControlFlow::Continue(None)) };
+        for answer in self.answers.drain(..) {
+            match answer {
+                Answer::Watermark(watermark) => ring_task.flush_answered(&watermark),
+                Answer::FlushRefused { id, error } => ring_task.flush_refused(&shared, id, error, now),
+                Answer::Accepted(_) | Answer::Refused(_) | Answer::Pong => {}
+            }
+        }
+        ring_task.feed(&shared);
+        ring_task.expire(&shared, now);
+        ring_task.flush(&shared, connection, now)?;
+        if ring_task.ring_handle.as_ref().is_some_and(|ring_handle| ring_handle.is_closed()) {
+            return Err(ConnectError::Closed { address: shared.options.address.clone() });
+        }
+        if !matches!(life, Life::Open)
+            && let Some(ring_handle) = &ring_task.ring_handle
+        {
+            ring_handle.want(); // the end waits for its tickets
+        }
+        let again = ring_task.flush_timer();
+        let room = (!ring_task.backlog.is_empty()).then(|| now + RING_ROOM_POLL_INTERVAL);
+        let expiry = ring_task.next_expiry(&shared);
+        shared
+            .counters
+            .pending_appends
+            .set(ring_task.ring_handle.as_ref().map_or(0, |ring_handle| ring_handle.pending()) as u64);
+        let deadline = match &life {
+            Life::Closing(deadline) => *deadline,
+            _ => None,
+        };
+        if let ControlFlow::Break(end) = self.over(&life, now) {
+            return Ok(ControlFlow::Break(end));
+        }
+        Ok(ControlFlow::Continue([linger, again, room, expiry, deadline].into_iter().flatten().min()))
+    }
+
+    /// Abandons what waits for a daemon.
+    pub(super) fn tick_ring(&mut self, now: Instant) {
+        let shared = self.shared.clone();
+        if let Some(ring_task) = &mut self.ring_task {
+            ring_task.expire(&shared, now);
+        }
+    }
+
+    pub(super) fn ring_timer(&self) -> Option<Instant> {
+        self.ring_task.as_ref().and_then(|ring_task| ring_task.next_expiry(&self.shared))
+    }
+}

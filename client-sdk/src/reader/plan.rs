@@ -1,0 +1,36 @@
+//! The read that a caller wants, over all connections.
+
+use crate::Address;
+use clad_proto::{AckLevel, Cursor};
+use std::{num::NonZeroU64, time::Duration};
+
+/// Where to start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Start {
+    /// At the oldest stored record. What was removed before it comes as a gap.
+    #[default]
+    Oldest,
+    /// At this offset of whatever history the log has now.
+    Offset(u64),
+    /// At a place in a history that must be this log's: where an earlier reader stopped.
+    Cursor(Cursor),
+    /// At the last records, this many; 0 is only what comes from now on.
+    Tail(u64),
+}
+
+/// The read to do.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    pub(crate) address: Address,
+    pub(crate) name: String,
+    pub(crate) start: Start,
+    pub(crate) follow: bool,
+    pub(crate) level: AckLevel,
+    pub(crate) limit: Option<NonZeroU64>,
+    pub(crate) since: Option<i64>,
+    pub(crate) until: Option<i64>,
+    pub(crate) backoff: (Duration, Duration),
+    pub(crate) connect_timeout: Duration,
+    pub(crate) reconnect_timeout: Duration,
+}
