@@ -208,6 +208,7 @@ fn asked_for(rounds: u64, batches: u64, recent_bytes: usize, appends: impl Fn(u6
         c.writes += 1;
         c.complete(Ok(Done::Write { id: n, durability: Durability::Written }), NOW);
         if n % batches == batches - 1 {
+            c.sync_running = true;
             c.complete(Ok(Done::Sync { upto: c.watermarks.written }), NOW);
             assert!(c.in_flight.is_empty() && c.watermarks.durable == c.watermarks.written);
         }
