@@ -91,7 +91,7 @@ impl Plan {
         loop {
             for _ in 0..256 {
                 pattern.fill(&mut payload, records);
-                journal.append(append(records, &payload))?;
+                append(records, &payload).submit(&journal)?;
                 records += 1;
             }
             // One batch after the other, so that there is room for the last.

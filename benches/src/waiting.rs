@@ -1,7 +1,7 @@
 //! A thread that appends one thing after the other and waits for each, by the way that the daemon's threads go.
 
 use anyhow::{Result, ensure};
-use clad_journal::{Accepted, Append, Journal, Wants, WriteBuffer};
+use clad_journal::{Accepted, AfterRefusal, Append, Journal, Wants, WriteBuffer};
 use tokio::runtime::{Builder, Runtime};
 
 /// Appends to a journal, makes the write that it owes, and waits until it is durable.
@@ -18,7 +18,11 @@ impl<'a> Waiting<'a> {
 
     /// Returns when the append is durable.
     pub(crate) fn append(&mut self, append: Append<'_>) -> Result<Accepted> {
-        let (accepted, mut deferred) = self.journal.append_deferred(append, self.journal.now())?;
+        let (from, item, permit) = append.split();
+        let mut answer = None;
+        let runs = [(&from, &[item][..])];
+        let outcome = self.journal.append(runs, AfterRefusal::Judge, permit, self.journal.now(), |a| answer = Some(a));
+        let (accepted, mut deferred) = (answer.expect("an answer")?, outcome.deferred_write);
         while let Some(due) = deferred {
             deferred = due.write(&mut self.buffer);
         }

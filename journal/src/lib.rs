@@ -51,12 +51,12 @@ pub use read::offline::{BrokenSegment, OfflineLog, OfflineReader, look};
 pub use read::reader::{Found, Reader};
 #[doc(no_inline)]
 pub use recover as recovery;
-pub use run::deferred::{DeferredWrite, WriteBuffer};
+pub use run::deferred::{AppendOutcome, DeferredWrite, WriteBuffer};
 pub use run::waiters::Watcher;
 pub use verify::{Problem, VerifyReport, verify};
 pub use write::batch::Batch;
 pub use write::clock_trust::Doubt;
-pub use write::committer::{Accepted, Append, Item, RotateAnswer, Sender};
+pub use write::committer::{Accepted, AfterRefusal, Append, Item, RotateAnswer, Sender};
 pub use write::owner_bytes;
 pub use write::permits::{Permit, PermitPool};
 pub use write::producer::{ProducerId, ProducerState};

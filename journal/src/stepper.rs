@@ -19,7 +19,7 @@ use crate::recover::Report;
 use crate::run::background::{self, RetentionState};
 use crate::run::shared::Shared;
 use crate::write::batch::BurstPermits;
-use crate::write::committer::{Accepted, Append, Item, Job, RotateReply, Sender, Step};
+use crate::write::committer::{Accepted, AfterRefusal, Append, Item, Job, RotateReply, Sender, Step};
 use crate::write::producer::{ProducerId, ProducerState, counted_under};
 use crate::write::watermarks::{Level, Watermarks};
 
@@ -86,20 +86,21 @@ impl Stepper {
         &self.report
     }
 
-    /// As [`crate::Journal::append`].
+    /// [`crate::Journal::append`] of a run of one.
     ///
     /// # Errors
     /// [`AppendError`].
     pub fn append(&self, append: Append<'_>) -> Result<Accepted, AppendError> {
         let now = self.shared.env().now();
-        self.shared.with(|c| c.append(append, now))
+        self.shared.with(|c| c.append_one(append, now))
     }
 
-    /// As [`crate::Journal::append_burst`], without a permit.
+    /// [`crate::Journal::append`] of one run, without a permit.
     pub fn append_burst(&self, from: &Sender<'_>, burst: &[Item<'_>]) -> Vec<Result<Accepted, AppendError>> {
         let now = self.shared.env().now();
         let (mut permits, mut answers) = (BurstPermits::default(), Vec::with_capacity(burst.len()));
-        self.shared.with(|c| c.append_burst(from, burst, now, &mut permits, |answer| answers.push(answer)));
+        self.shared
+            .with(|c| c.append([(from, burst)], AfterRefusal::Judge, now, &mut permits, |answer| answers.push(answer)));
         answers
     }
 

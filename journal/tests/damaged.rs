@@ -35,23 +35,23 @@ fn close(journal: Journal) {
 fn fill(journal: &Journal, upto: u64) {
     for sequence in journal.watermarks().received..upto {
         let payload = format!("record {sequence}").into_bytes();
-        journal
-            .append(Append {
-                producer: [7; 16],
-                owner: 1000,
-                producer_epoch: 1,
-                first_sequence: sequence,
-                count: 1,
-                gap: true, // what was lost is not sent again
-                level: Level::Durable,
-                min_time_ns: 1,
-                max_time_ns: 2,
-                peer_meta: b"v",
-                payload: &payload,
-                payload_checksum: clad_journal::format::checksum::plain(&payload),
-                permit: None,
-            })
-            .unwrap();
+        Append {
+            producer: [7; 16],
+            owner: 1000,
+            producer_epoch: 1,
+            first_sequence: sequence,
+            count: 1,
+            gap: true, // what was lost is not sent again
+            level: Level::Durable,
+            min_time_ns: 1,
+            max_time_ns: 2,
+            peer_meta: b"v",
+            payload: &payload,
+            payload_checksum: clad_journal::format::checksum::plain(&payload),
+            permit: None,
+        }
+        .submit(&journal)
+        .unwrap();
         let began = Instant::now();
         while journal.watermarks().durable <= sequence {
             assert!(began.elapsed() < TEST_TIMEOUT, "{:?}", journal.watermarks());

@@ -493,7 +493,7 @@ fn a_reader_made_from_the_document_reads_what_the_journal_writes() {
             payload_checksum: plain(&payload),
             permit: None,
         };
-        journal.append(append).unwrap();
+        append.submit(&journal).unwrap();
         while i % 100 == 0 && journal.watermarks().durable <= i {
             assert!(began.elapsed() < TEST_TIMEOUT);
             std::thread::yield_now();

@@ -76,23 +76,23 @@ fn child(dir: &str, policy: &str) -> ! {
     loop {
         if pending.len() < 64 {
             let body = payload(sequence);
-            let accepted = journal
-                .append(Append {
-                    producer: [1; 16],
-                    owner: 7,
-                    producer_epoch: 1,
-                    first_sequence: sequence,
-                    count: 1,
-                    gap: false,
-                    level: if sequence.is_multiple_of(3) { Level::Written } else { Level::Durable },
-                    min_time_ns: sequence as i64,
-                    max_time_ns: sequence as i64,
-                    peer_meta: &[],
-                    payload: &body,
-                    payload_checksum: clad_journal::format::checksum::plain(&body),
-                    permit: None,
-                })
-                .unwrap();
+            let accepted = Append {
+                producer: [1; 16],
+                owner: 7,
+                producer_epoch: 1,
+                first_sequence: sequence,
+                count: 1,
+                gap: false,
+                level: if sequence.is_multiple_of(3) { Level::Written } else { Level::Durable },
+                min_time_ns: sequence as i64,
+                max_time_ns: sequence as i64,
+                peer_meta: &[],
+                payload: &body,
+                payload_checksum: clad_journal::format::checksum::plain(&body),
+                permit: None,
+            }
+            .submit(&journal)
+            .unwrap();
             pending.push((sequence, accepted.first_offset));
             sequence += 1;
             if sequence.is_multiple_of(5000) {

@@ -76,7 +76,7 @@ impl Log {
                 payload_checksum: clad_journal::format::checksum::plain(&body),
                 permit: None,
             };
-            let accepted = self.journal.append(append).unwrap();
+            let accepted = append.submit(&self.journal).unwrap();
             self.wait(|log| log.journal.watermarks().written > accepted.first_offset);
             self.sequence += 1;
         }

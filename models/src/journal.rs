@@ -16,8 +16,8 @@ use std::time::Duration;
 use clad_journal::clock::Clock;
 use clad_journal::format::segment_name;
 use clad_journal::{
-    Accepted, Accepting, Append, AppendError, Faults, Journal, JournalConfig, Level, Permit, Policy, Wants, Watermarks,
-    WriteBuffer,
+    Accepted, Accepting, AfterRefusal, Append, AppendError, Faults, Journal, JournalConfig, Level, Permit, Policy,
+    Wants, Watermarks, WriteBuffer,
 };
 use clad_sim::disk::{Fault as DiskFault, OpKind};
 use clad_sim::{SimClock, SimDisk};
@@ -336,10 +336,14 @@ fn produce(journal: &Journal, scene: &Scene, id: u8, sizes: &[usize], permits: &
 /// Takes an append, and makes the write that is owed, one in three times by others.
 fn take(journal: &Journal, scene: &Scene, append: Append<'_>) -> Result<Accepted, AppendError> {
     if !scene.deferring {
-        return journal.append(append);
+        return append.submit(&journal);
     }
     let others = append.first_sequence % 3 == 2;
-    let (accepted, mut deferred) = journal.append_deferred(append, journal.now())?;
+    let (from, item, permit) = append.split();
+    let mut answer = None;
+    let runs = [(&from, &[item][..])];
+    let outcome = journal.append(runs, AfterRefusal::Judge, permit, journal.now(), |a| answer = Some(a));
+    let (accepted, mut deferred) = (answer.expect("an answer")?, outcome.deferred_write);
     let mut buffer = WriteBuffer::default();
     while let Some(due) = deferred.filter(|_| !others) {
         deferred = due.write(&mut buffer);

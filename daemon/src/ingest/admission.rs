@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use clad_journal::clock::Moment;
 use clad_journal::format::meta::Meta;
 use clad_journal::owner_bytes::NETWORK;
-use clad_journal::{Accepted, Append, AppendError, DeferredWrite, Item, Journal, Level, Sender, Watermarks};
+use clad_journal::{Accepted, AfterRefusal, AppendError, DeferredWrite, Item, Journal, Level, Sender, Watermarks};
 use clad_proto::frame::{AppendHead, AppendView, EpochStart, Hello, LastStored, Welcome};
 use clad_proto::limits::{MAX_EARLIER_EPOCHS, MAX_VERSION, MIN_VERSION};
 use clad_proto::{
@@ -234,8 +234,10 @@ impl Admission {
             peer_meta: &peer.meta,
         };
         verdicts.reserve(items.len());
-        let deferred_write =
-            self.journal.append_burst_deferred(&from, items, Some(permit), at.moment, |verdict| verdicts.push(verdict));
+        let runs = [(&from, items)];
+        let outcome =
+            self.journal.append(runs, AfterRefusal::Judge, Some(permit), at.moment, |verdict| verdicts.push(verdict));
+        let deferred_write = outcome.deferred_write;
         let (mut fresh, mut bytes, mut again) = (0, 0, 0);
         for (item, accepted) in items.iter().zip(&*verdicts).filter_map(|(i, v)| Some((i, v.as_ref().ok()?))) {
             match accepted.duplicate {
@@ -357,23 +359,27 @@ impl Admission {
         let now_ns = u64::try_from(admitted.at.moment.real_ns).unwrap_or(0);
         let scanned = self.check(head, payload).map_err(|error| self.unless_stored(producer, head.first_seq, error));
         let times = scanned?.times_or(now_ns);
-        let append = Append {
+        let from = Sender {
             producer: *producer.id.as_bytes(),
             owner: producer.owner,
             producer_epoch: producer.epoch,
+            peer_meta: &peer.meta,
+        };
+        let item = Item {
             first_sequence: head.first_seq,
             count: head.count,
             gap: head.gap,
             level: level(head.level),
             min_time_ns: i64::try_from(times.min).unwrap_or(i64::MAX),
             max_time_ns: i64::try_from(times.max).unwrap_or(i64::MAX),
-            peer_meta: &peer.meta,
             payload,
             payload_checksum: head.payload_crc,
-            permit: Some(admitted.permit),
+            share: admitted.permit.num_permits(),
         };
-        let (accepted, deferred_write) =
-            self.journal.append_deferred(append, admitted.at.moment).map_err(|e| producer.refusal(&e))?;
+        let (runs, permit, mut verdict) = ([(&from, &[item][..])], Some(admitted.permit), None);
+        let outcome = self.journal.append(runs, AfterRefusal::Judge, permit, admitted.at.moment, |v| verdict = Some(v));
+        let deferred_write = outcome.deferred_write;
+        let accepted = verdict.expect("one append has one verdict").map_err(|e| producer.refusal(&e))?;
         match accepted.duplicate {
             true => metrics::deduplicated(u64::from(accepted.count)),
             false => metrics::appended(peer.label(), u64::from(accepted.count), payload.len() as u64),

@@ -48,7 +48,7 @@ fn log_under(policy: Policy) -> Log {
             payload_checksum: 0,
             permit: None,
         };
-        journal.append(append).expect("taken");
+        append.submit(&journal).expect("taken");
         let began = Instant::now();
         while journal.watermarks().written <= sequence {
             assert!(began.elapsed() < TEST_TIMEOUT, "append {sequence} is never written");

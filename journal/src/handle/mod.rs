@@ -31,20 +31,20 @@ use crate::recover::Report;
 use crate::run::background;
 use crate::run::waiters::Watcher;
 use crate::run::workers;
+use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
 use crate::sync::thread::{self, JoinHandle};
-use crate::sync::{Mutex, MutexGuard};
 use crate::write::batch::BurstPermits;
-use crate::write::committer::{Accepted, Append, Committer, Item, RotateAnswer, Sender};
+use crate::write::committer::{Accepted, AfterRefusal, Append, Item, RotateAnswer, Sender};
 use crate::write::permits::Permit;
 use crate::write::producer::{ProducerId, ProducerState};
 use crate::write::watermarks::{Level, Watermarks};
 
 use self::losses::{AbandonedSegments, Losses, abandoned_of};
 use self::open::open_shared;
-use crate::run::deferred::DeferredWrite;
+use crate::run::deferred::AppendOutcome;
 use crate::run::presence::Present;
-use crate::run::shared::{Core, Shared};
+use crate::run::shared::Shared;
 
 /// An open journal. Dropping it without [`Journal::close`] is an unclean end.
 pub struct Journal {
@@ -136,140 +136,32 @@ impl Journal {
         Losses::of(&self.shared.env().meta.get(), &self.report, abandoned.into_iter())
     }
 
-    /// Takes an append and gives it its offset, without waiting for the disk; or refuses it, without a trace.
-    ///
-    /// # Errors
-    /// [`AppendError`].
-    pub fn append(&self, append: Append<'_>) -> Result<Accepted, AppendError> {
-        self.append_at(append, self.now())
-    }
-
-    /// The journal's clocks now, for [`Self::append_at`].
+    /// The journal's clocks now, for [`Self::append`].
     pub fn now(&self) -> Moment {
         self.shared.env().now()
     }
 
-    /// As [`Self::append`], for a caller that takes many at once and reads the clocks once for all of them.
-    ///
-    /// # Errors
-    /// [`AppendError`].
-    pub fn append_at(&self, append: Append<'_>, now: Moment) -> Result<Accepted, AppendError> {
-        let (core, before, accepted) = self.taken_alone(append, now)?;
-        self.shared.wake_after(core, before, now);
-        Ok(accepted)
-    }
-
-    /// Passes one append to the committer. Returns the lock still held, and the size of the open batch before.
-    fn taken_alone(
-        &self,
-        append: Append<'_>,
-        now: Moment,
-    ) -> Result<(MutexGuard<'_, Core>, usize, Accepted), AppendError> {
-        let mut core = self.shared.core();
-        let before = core.committer.pending_bytes();
-        let accepted = core.committer.append(append, now)?;
-        Ok((core, before, accepted))
-    }
-
-    /// Takes the appends of one sender that came together. Each is taken or refused exactly as if it had come alone,
-    /// in their order. `answer` is called for each in that order, under the lock: it must be quick. The lock is taken
-    /// once and held over a copy of all of them, so the caller must bound the burst.
+    /// Takes runs of appends and gives each append its offset, without waiting for the disk; or refuses it, without a
+    /// trace. All of one run, which has one sender, are taken before any of the next, and no other append comes between.
+    /// `answer` is called for each in their order, under the lock: it must be quick. The lock is taken once and held
+    /// over a copy of all of them, so the caller must bound them.
     ///
     /// `permit` is what admission counted for all of them together. Each accepted append holds its share as long as
     /// the journal holds its memory; the rest (of refused and resent appends) is released here.
-    pub fn append_burst(
-        &self,
-        from: &Sender<'_>,
-        burst: &[Item<'_>],
-        permit: Option<Permit>,
-        now: Moment,
-        answer: impl FnMut(Result<Accepted, AppendError>),
-    ) {
-        self.with_burst_permits(permit, now, |committer, permits| {
-            committer.append_burst(from, burst, now, permits, answer)
-        });
-    }
-
-    /// As [`Self::append_burst`], for several senders in turn: all of one run are taken before any of the next, and no
-    /// other append comes between.
-    ///
-    /// A temporary refusal is not overtaken. Where the journal refuses every sender ([`AppendError::is_for_all`]), it
-    /// refuses all later appends with the same error. Where it refuses one sender ([`AppendError::is_for_now`]), it
-    /// refuses all of that sender's. So an item may have its gap mark where all before it is stored or refused for
-    /// good: it jumps over nothing that waits.
-    pub fn append_runs<'a>(
+    pub fn append<'a>(
         &self,
         runs: impl IntoIterator<Item = (&'a Sender<'a>, &'a [Item<'a>])>,
+        after: AfterRefusal,
         permit: Option<Permit>,
         now: Moment,
         answer: impl FnMut(Result<Accepted, AppendError>),
-    ) {
-        self.with_burst_permits(permit, now, |committer, permits| committer.append_runs(runs, now, permits, answer));
-    }
-
-    /// Passes a burst to the committer, under one lock, and wakes the required threads.
-    fn with_burst_permits(
-        &self,
-        permit: Option<Permit>,
-        now: Moment,
-        take: impl FnOnce(&mut Committer, &mut BurstPermits),
-    ) {
-        let (core, before, _permits) = self.taken(permit, take);
-        self.shared.wake_after(core, before, now);
-    }
-
-    /// Passes a burst to the committer. Returns the lock still held, the size of the open batch before, and the rest
-    /// of the permit, which must be dropped after the lock.
-    fn taken(
-        &self,
-        permit: Option<Permit>,
-        take: impl FnOnce(&mut Committer, &mut BurstPermits),
-    ) -> (MutexGuard<'_, Core>, usize, BurstPermits) {
+    ) -> AppendOutcome {
+        // What is left of it is returned after the lock.
         let mut permits = BurstPermits::new(permit);
         let mut core = self.shared.core();
         let before = core.committer.pending_bytes();
-        take(&mut core.committer, &mut permits);
-        (core, before, permits)
-    }
-
-    /// As [`Self::append_at`], with the write deferred to the caller.
-    ///
-    /// # Errors
-    /// [`AppendError`].
-    pub fn append_deferred(
-        &self,
-        append: Append<'_>,
-        now: Moment,
-    ) -> Result<(Accepted, Option<DeferredWrite>), AppendError> {
-        let (core, before, accepted) = self.taken_alone(append, now)?;
-        Ok((accepted, self.shared.defer_write(core, before, now)))
-    }
-
-    /// As [`Self::append_burst`], with the write deferred to the caller.
-    pub fn append_burst_deferred(
-        &self,
-        from: &Sender<'_>,
-        burst: &[Item<'_>],
-        permit: Option<Permit>,
-        now: Moment,
-        answer: impl FnMut(Result<Accepted, AppendError>),
-    ) -> Option<DeferredWrite> {
-        let (core, before, _permits) =
-            self.taken(permit, |committer, permits| committer.append_burst(from, burst, now, permits, answer));
-        self.shared.defer_write(core, before, now)
-    }
-
-    /// As [`Self::append_runs`], with the write deferred to the caller.
-    pub fn append_runs_deferred<'a>(
-        &self,
-        runs: impl IntoIterator<Item = (&'a Sender<'a>, &'a [Item<'a>])>,
-        permit: Option<Permit>,
-        now: Moment,
-        answer: impl FnMut(Result<Accepted, AppendError>),
-    ) -> Option<DeferredWrite> {
-        let (core, before, _permits) =
-            self.taken(permit, |committer, permits| committer.append_runs(runs, now, permits, answer));
-        self.shared.defer_write(core, before, now)
+        core.committer.append(runs, after, now, &mut permits, answer);
+        AppendOutcome { deferred_write: self.shared.defer_write(core, before, now) }
     }
 
     /// The watermarks now.
@@ -428,5 +320,19 @@ impl Journal {
     /// newcomers are refused until enough have been silent for [`JournalConfig::keep_producer`].
     pub fn set_max_producers(&self, max: usize) {
         self.shared.with(|c| c.set_max_producers(max));
+    }
+}
+
+impl Append<'_> {
+    /// [`Journal::append`] of a run of one, now; a thread of the journal makes the write.
+    ///
+    /// # Errors
+    /// [`AppendError`].
+    pub fn submit(self, journal: &Journal) -> Result<Accepted, AppendError> {
+        let (from, item, permit) = self.split();
+        let mut answer = None;
+        let runs = [(&from, &[item][..])];
+        drop(journal.append(runs, AfterRefusal::Judge, permit, journal.now(), |a| answer = Some(a)));
+        answer.expect("a run of one has one answer")
     }
 }

@@ -28,6 +28,13 @@ const DEFERRED_WRITE_BYTES_MAX: usize = 32 * 1024;
 #[must_use = "dropped, it wakes a thread of the journal at once"]
 pub struct DeferredWrite(Option<Arc<Shared>>);
 
+/// Outcome of appends, beside the answer to each.
+#[must_use = "dropped, it wakes a thread of the journal at once"]
+pub struct AppendOutcome {
+    /// The write that is left to the caller.
+    pub deferred_write: Option<DeferredWrite>,
+}
+
 /// Buffer of a thread for the writes that it makes.
 #[derive(Default)]
 pub struct WriteBuffer(Option<IoBuf>);

@@ -72,13 +72,6 @@ impl Shared {
         Some(turn)
     }
 
-    /// Releases the lock, and wakes the thread that the new appends need.
-    pub(crate) fn wake_after(&self, mut core: MutexGuard<'_, Core>, bytes_before: usize, now: Moment) {
-        let wanted = self.wants_waking(&mut core, bytes_before, now);
-        drop(core);
-        self.wake_one(wanted);
-    }
-
     /// Wakes a thread or the ring, if one is wanted.
     pub(crate) fn wake_one(&self, wanted: Option<Turn>) {
         match (wanted, self.storage().ring()) {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use clad_journal::{Append, AppendError, Event, Item, Journal, JournalConfig, Level, Policy, Sender};
+use clad_journal::{AfterRefusal, Append, AppendError, Event, Item, Journal, JournalConfig, Level, Policy, Sender};
 
 use super::{TEST_TIMEOUT, append, config, open, read_all, wait};
 
@@ -18,7 +18,7 @@ fn group_commit_changes_while_it_runs() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let policy = Policy::GroupCommit { max_delay: Duration::from_millis(5), max_bytes: 1 << 20, in_flight: 1 };
     let (journal, events) = open(folder.path(), config(policy));
-    journal.append(append(0, b"before", Level::Durable)).unwrap();
+    append(0, b"before", Level::Durable).submit(&journal).unwrap();
     wait(&journal, Level::Durable, 1);
     journal.set_group_commit(Duration::from_millis(1), 4096, 4).unwrap();
     let payload = [7; 1000];
@@ -27,7 +27,7 @@ fn group_commit_changes_while_it_runs() {
     for _ in 0..2 {
         let before = batches(&events).len();
         for _ in 0..100 {
-            journal.append(append(sequence, &payload, Level::Durable)).unwrap();
+            append(sequence, &payload, Level::Durable).submit(&journal).unwrap();
             sequence += 1;
         }
         wait(&journal, Level::Durable, sequence);
@@ -37,7 +37,7 @@ fn group_commit_changes_while_it_runs() {
         journal.rotate().blocking_recv().unwrap().unwrap();
     }
     journal.set_group_commit(Duration::from_millis(1), 1 << 20, 1).unwrap();
-    journal.append(append(sequence, b"after", Level::Durable)).unwrap();
+    append(sequence, b"after", Level::Durable).submit(&journal).unwrap();
     wait(&journal, Level::Durable, sequence + 1);
     assert_eq!(read_all(&journal).len() as u64, sequence + 1);
     // More than a segment holds is taken for what it holds.
@@ -45,7 +45,7 @@ fn group_commit_changes_while_it_runs() {
     journal.set_group_commit(Duration::from_millis(50), 64 << 20, 1).unwrap();
     let (large, before) = (vec![7; 100 << 10], batches(&events).len());
     for _ in 0..30 {
-        journal.append(append(sequence, &large, Level::Durable)).unwrap();
+        append(sequence, &large, Level::Durable).submit(&journal).unwrap();
         sequence += 1;
     }
     wait(&journal, Level::Durable, sequence);
@@ -93,11 +93,11 @@ fn a_heartbeat_is_there_while_every_thread_waits_for_the_disk_and_gone_with_a_th
         journal.heartbeat().unwrap();
         pause();
     }
-    journal.append(append(0, b"its sync hangs", Level::Written)).unwrap();
+    append(0, b"its sync hangs", Level::Written).submit(&journal).unwrap();
     until("the sync", &|| inside.load(Ordering::SeqCst) == 1);
     let mut three = append(1, b"its write hangs", Level::Written);
     three.count = 3;
-    journal.append(three).unwrap();
+    three.submit(&journal).unwrap();
     until("the write", &|| inside.load(Ordering::SeqCst) == 2);
     let beats: Vec<_> = (0..5).map(|_| journal.heartbeat()).inspect(|_| pause()).collect();
     // Judged when nobody hangs any more: a test that fails ends, too.
@@ -108,7 +108,7 @@ fn a_heartbeat_is_there_while_every_thread_waits_for_the_disk_and_gone_with_a_th
     // A thread that falls over leaves its write undone for ever: that is no slow disk.
     let mut two = append(4, b"two", Level::Durable);
     two.count = 2;
-    journal.append(two).unwrap();
+    two.submit(&journal).unwrap();
     until("the thread's end", &|| journal.heartbeat().is_err());
     assert_eq!(journal.heartbeat(), Err(Stalled::Ended));
 }
@@ -142,7 +142,11 @@ fn nobody_comes_between_the_appends_of_a_burst() {
                     };
                     let items: Vec<_> = (0..APPENDS).map(item).collect();
                     let mut offsets = Vec::new();
-                    journal.append_burst(&from, &items, None, journal.now(), |a| offsets.push(a.unwrap().first_offset));
+                    let runs = [(&from, &items[..])];
+                    let now = journal.now();
+                    drop(
+                        journal.append(runs, AfterRefusal::Judge, None, now, |a| offsets.push(a.unwrap().first_offset)),
+                    );
                     let row: Vec<_> = (offsets[0]..offsets[0] + APPENDS).collect();
                     assert_eq!(offsets, row);
                 }
@@ -167,7 +171,7 @@ fn a_producers_state_is_returned_as_an_append_would_find_it() {
     assert_eq!(journal.may_append(&id, owner, 1).unwrap(), None, "there is room for it");
     assert_eq!(journal.is_stored(&id, owner, 0), None, "there may have been more before it");
     for (sequence, gap) in [(0, false), (1, false), (5, true)] {
-        journal.append(Append { gap, ..append(sequence, b"x", Level::Written) }).unwrap();
+        Append { gap, ..append(sequence, b"x", Level::Written) }.submit(&journal).unwrap();
     }
     assert_eq!(journal.may_append(&id, owner, 1).unwrap().unwrap().last.unwrap().0, 5);
     assert_eq!(journal.may_append(&id, owner, 0), Err(AppendError::Fenced { current: 1 }));
@@ -192,9 +196,9 @@ fn what_waits_for_a_later_sync_is_as_old_as_the_record_and_no_fault_of_the_disk(
         // A silence before it is none of its age.
         std::thread::sleep(Duration::from_millis(50));
         let began = Instant::now();
-        journal.append(append(0, b"first", Level::Written)).unwrap();
+        append(0, b"first", Level::Written).submit(&journal).unwrap();
         wait(&journal, Level::Written, 1);
-        journal.append(append(1, b"second", Level::Written)).unwrap();
+        append(1, b"second", Level::Written).submit(&journal).unwrap();
         wait(&journal, Level::Written, 2);
         let status = journal.status();
         let age = status.oldest_undurable.expect("not synced");

@@ -89,12 +89,12 @@ fn what_goes_in_comes_out_across_restarts_and_rotations_under_every_policy_and_e
             let n = if matches!(policy, Policy::PerMessage) { 300 } else { 4000 };
             for i in 0..n {
                 let level = [Level::Received, Level::Written, Level::Durable][(i % 3) as usize];
-                let accepted = journal.append(append(next, &payload(next), level)).unwrap();
+                let accepted = append(next, &payload(next), level).submit(&journal).unwrap();
                 assert_eq!((accepted.first_offset, accepted.duplicate), (next, false));
                 next += 1;
                 if i == 100 {
                     assert_eq!(
-                        journal.append(append(next - 1, &payload(next - 1), level)).unwrap().first_offset,
+                        append(next - 1, &payload(next - 1), level).submit(&journal).unwrap().first_offset,
                         next - 1
                     );
                 }
@@ -133,7 +133,7 @@ fn who_only_looks_writes_nothing() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let (journal, _) = open(dir.path(), config(Policy::GROUP_COMMIT));
     for i in 0..10 {
-        journal.append(append(i, &payload(i), Level::Durable)).unwrap();
+        append(i, &payload(i), Level::Durable).submit(&journal).unwrap();
     }
     wait(&journal, Level::Durable, 10);
     let Some(before) = handed_over() else {
@@ -164,7 +164,7 @@ fn no_segment_grows_beyond_its_size() {
         let (journal, _) = open(dir.path(), config);
         let payload = vec![b'x'; 5000];
         for sequence in 0..200 {
-            journal.append(append(sequence, &payload, Level::Received)).unwrap();
+            append(sequence, &payload, Level::Received).submit(&journal).unwrap();
         }
         wait(&journal, Level::Written, 200);
         assert!(journal.close(TEST_TIMEOUT), "{policy:?}");

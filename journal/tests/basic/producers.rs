@@ -19,7 +19,7 @@ fn id(number: u32) -> [u8; 16] {
 /// HELLO, one append that nobody waits for, and BYE.
 fn comes_and_goes(journal: &Journal, id: [u8; 16], owner: u64) -> Result<(), AppendError> {
     journal.connect(&id, owner, 1, owner)?;
-    let taken = journal.append(Append { producer: id, owner, ..append(0, b"short", Level::Received) });
+    let taken = Append { producer: id, owner, ..append(0, b"short", Level::Received) }.submit(&journal);
     journal.disconnect(&id, true);
     taken.map(|_| ())
 }
@@ -37,7 +37,7 @@ fn who_said_goodbye_is_forgotten_and_nobody_else() {
         let dir = tempfile::tempdir().unwrap();
         let config = JournalConfig { max_producers: 64, ..config(policy) };
         let (journal, _) = open(dir.path(), config);
-        journal.append(append(0, b"stays", Level::Received)).unwrap();
+        append(0, b"stays", Level::Received).submit(&journal).unwrap();
         for number in 0..1_200 {
             comes_and_goes(&journal, id(number), OWNER + 1).unwrap_or_else(|e| panic!("{number}: {e}"));
             assert_eq!(journal.status().producers, 1, "{number}");
@@ -71,13 +71,13 @@ fn an_id_comes_back_when_the_log_has_forgotten_it() {
             assert_eq!(crashed.producer(&id(1), OWNER), Ok(None), "{policy:?}, life {life}: as after a kill right now");
             drop(crashed);
             let first = Append { producer: id(1), ..append(0, b"again", Level::Written) };
-            let accepted = journal.append(first).unwrap();
+            let accepted = first.submit(&journal).unwrap();
             assert!(!accepted.duplicate, "life {life}");
             wait(&journal, Level::Written, accepted.first_offset + 1);
             journal.disconnect(&id(1), true);
             assert_eq!(journal.connect(&id(1), OWNER, 1, OWNER), Err(AppendError::Forgetting), "not yet");
             let without_session = Append { producer: id(1), ..append(0, b"again", Level::Written) };
-            assert_eq!(journal.append(without_session).err(), Some(AppendError::Forgetting), "nor an append");
+            assert_eq!(without_session.submit(&journal).err(), Some(AppendError::Forgetting), "nor an append");
         }
         assert!(journal.close(TEST_TIMEOUT));
     }

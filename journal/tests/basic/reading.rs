@@ -16,14 +16,14 @@ fn a_time_range_is_found_behind_many_segments_that_hold_nothing_of_it() {
     };
     let (journal, _) = open(dir.path(), config(Policy::GROUP_COMMIT));
     for n in 0..SEGMENTS {
-        journal.append(timed(n, b"one of them")).unwrap();
+        timed(n, b"one of them").submit(&journal).unwrap();
         wait(&journal, Level::Durable, n + 1);
         assert!(journal.rotate().blocking_recv().unwrap().unwrap().is_some());
     }
     assert!(journal.close(TEST_TIMEOUT));
     // Nothing of them is in memory now.
     let (journal, _) = open(dir.path(), config(Policy::GROUP_COMMIT));
-    journal.append(timed(SEGMENTS, b"the newest")).unwrap();
+    timed(SEGMENTS, b"the newest").submit(&journal).unwrap();
     wait(&journal, Level::Durable, SEGMENTS + 1);
     for wanted in [0, 1, SEGMENTS / 2, SEGMENTS - 1, SEGMENTS] {
         let time = 10 * wanted as i64;
@@ -46,7 +46,7 @@ fn a_look_for_a_time_range_passes_over_so_much_at_a_time() {
     let (journal, _) = open(dir.path(), JournalConfig { segment_bytes: 8 << 20, ..config(Policy::GROUP_COMMIT) });
     let body = vec![b't'; BYTES];
     for n in 0..BATCHES {
-        journal.append(append(n, &body, Level::Durable)).unwrap();
+        append(n, &body, Level::Durable).submit(&journal).unwrap();
         wait(&journal, Level::Durable, n + 1);
     }
     let mut reader = journal.reader(0, Level::Durable).within(100, 200);
@@ -81,7 +81,7 @@ fn a_truncated_segment_is_damage_by_offsets_and_the_rest_is_read() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let (journal, _) = open(dir.path(), config(Policy::GROUP_COMMIT));
     for i in 0..300u64 {
-        journal.append(append(i, &payload(i), Level::Durable)).unwrap();
+        append(i, &payload(i), Level::Durable).submit(&journal).unwrap();
         if i % 100 == 99 {
             wait(&journal, Level::Durable, i + 1);
             journal.rotate().blocking_recv().unwrap().unwrap();

@@ -17,7 +17,7 @@ fn a_reader_behind_retention_is_given_the_gap() {
     c.retention.max_bytes = 1;
     let (journal, events) = open(dir.path(), c);
     for i in 0..20_000u64 {
-        let a = journal.append(append(i, &payload(i), Level::Durable)).unwrap();
+        let a = append(i, &payload(i), Level::Durable).submit(&journal).unwrap();
         if i % 1000 == 0 {
             wait(&journal, Level::Durable, a.first_offset + 1);
         }
@@ -65,7 +65,7 @@ fn retention_that_is_withdrawn_stops_where_it_is() {
     let mut sequence = 0;
     let mut seal = || {
         for _ in 0..8 {
-            journal.append(append(sequence, b"one each", Level::Durable)).unwrap();
+            append(sequence, b"one each", Level::Durable).submit(&journal).unwrap();
             sequence += 1;
             journal.rotate().blocking_recv().unwrap().unwrap();
         }
@@ -92,7 +92,7 @@ fn files_that_retention_takes_from_under_a_reader_are_a_gap() {
     let (journal, _) = open(dir.path(), JournalConfig { recycle: false, ..small });
     let seal = |from: u64| {
         for i in from..from + 10 {
-            journal.append(append(i, &payload(i), Level::Durable)).unwrap();
+            append(i, &payload(i), Level::Durable).submit(&journal).unwrap();
         }
         wait(&journal, Level::Durable, from + 10);
         journal.rotate().blocking_recv().unwrap().unwrap();
@@ -172,7 +172,7 @@ fn retention_by_age_goes_on_behind_a_segment_that_cannot_be_read() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let (journal, _) = open(dir.path(), config(Policy::GROUP_COMMIT));
     for i in 0..SEGMENTS {
-        journal.append(append(i, &payload(i), Level::Durable)).unwrap();
+        append(i, &payload(i), Level::Durable).submit(&journal).unwrap();
         wait(&journal, Level::Durable, i + 1);
         journal.rotate().blocking_recv().unwrap().unwrap();
     }
@@ -217,7 +217,7 @@ fn an_end_leaves_the_rest_of_retention_to_the_next_start() {
     let small = JournalConfig { segment_bytes: 256 << 10, max_append_bytes: 64 << 10, ..config(Policy::GROUP_COMMIT) };
     let journal = Journal::open_dir(dir.path(), JournalConfig { recycle: false, ..small }, Arc::new(observer)).unwrap();
     for i in 0..SEGMENTS {
-        journal.append(append(i, &payload(i), Level::Durable)).unwrap();
+        append(i, &payload(i), Level::Durable).submit(&journal).unwrap();
         wait(&journal, Level::Durable, i + 1);
         journal.rotate().blocking_recv().unwrap().unwrap();
     }

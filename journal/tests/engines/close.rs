@@ -69,7 +69,7 @@ fn a_segment_that_cannot_be_prepared_holds_up_no_end() {
         world.until("the next segment", |w| w.journal.status().prepared);
         world.zeroes.hold_one();
         let body = payload(0, 0);
-        let first = world.journal.append(append(0, 0, Level::Durable, &body)).unwrap().first_offset;
+        let first = append(0, 0, Level::Durable, &body).submit(&world.journal).unwrap().first_offset;
         world.until("durable", |w| w.journal.watermarks().durable == 1);
         world.journal.rotate().blocking_recv().unwrap().unwrap();
         world.until("zeroes at the disk", |w| w.zeroes.are_held() == 1);
@@ -102,7 +102,7 @@ fn an_abandoned_close_waits_for_no_write() {
         world.until("the next segment", |w| w.journal.status().prepared);
         world.writes.hold_one();
         let body = payload(0, 0);
-        let first = world.journal.append(append(0, 0, Level::Durable, &body)).unwrap().first_offset;
+        let first = append(0, 0, Level::Durable, &body).submit(&world.journal).unwrap().first_offset;
         world.until("a write at the disk", |w| w.writes.are_held() == 1);
         let World { journal, dir, writes, .. } = world;
 

@@ -8,12 +8,13 @@ use clad_journal::{Accepted, DeferredWrite, Level, WriteBuffer};
 
 use super::TEST_TIMEOUT;
 use super::journal::World;
-use super::waiting::{append, check, payload, until};
+use super::waiting::{append, append_deferred, check, payload, until};
 
 const ENGINES: [EngineWish; 2] = [EngineWish::Blocking, EngineWish::Uring];
 
 fn deferring(world: &World, producer: u8, sequence: u64, payload: &[u8]) -> (Accepted, Option<DeferredWrite>) {
-    world.journal.append_deferred(append(producer, sequence, Level::Durable, payload), world.journal.now()).unwrap()
+    let (taken, deferred) = append_deferred(&world.journal, append(producer, sequence, Level::Durable, payload));
+    (taken.unwrap(), deferred)
 }
 
 fn durable(world: &World) -> u64 {

@@ -92,7 +92,7 @@ impl World {
             payload_checksum: clad_journal::format::checksum::plain(&payload),
             permit: None,
         };
-        match self.journal.append(append) {
+        match append.submit(&self.journal) {
             Ok(_) => {
                 self.next += 1;
                 true

@@ -7,7 +7,10 @@ use std::time::{Duration, Instant};
 
 use clad_journal::io::uring::Ring;
 use clad_journal::io::{EngineWish, Storage};
-use clad_journal::{Accepted, Append, AppendError, Event, Journal, JournalConfig, Level, Wants, WriteBuffer};
+use clad_journal::{
+    Accepted, AfterRefusal, Append, AppendError, DeferredWrite, Event, Journal, JournalConfig, Level, Wants,
+    WriteBuffer,
+};
 
 use super::TEST_TIMEOUT;
 use super::journal::{World, config};
@@ -18,6 +21,18 @@ pub(crate) enum NotReached {
     Refused(AppendError),
     Failed,
     Closed,
+}
+
+/// Appends, and leaves the write to the caller.
+pub(crate) fn append_deferred(
+    journal: &Journal,
+    append: Append<'_>,
+) -> (Result<Accepted, AppendError>, Option<DeferredWrite>) {
+    let (from, item, permit) = append.split();
+    let mut answer = None;
+    let runs = [(&from, &[item][..])];
+    let outcome = journal.append(runs, AfterRefusal::Judge, permit, journal.now(), |a| answer = Some(a));
+    (answer.expect("an answer"), outcome.deferred_write)
 }
 
 /// Appends one thing after the other, as a thread of the daemon does: it makes the write that it owes, and waits.
@@ -35,8 +50,8 @@ impl<'a> Waiting<'a> {
 
     pub(crate) fn append(&mut self, append: Append<'_>) -> Result<Accepted, NotReached> {
         let level = append.level;
-        let taken = self.journal.append_deferred(append, self.journal.now());
-        let (accepted, mut deferred) = taken.map_err(NotReached::Refused)?;
+        let (taken, mut deferred) = append_deferred(self.journal, append);
+        let accepted = taken.map_err(NotReached::Refused)?;
         while let Some(due) = deferred {
             deferred = due.write(&mut self.buffer);
         }

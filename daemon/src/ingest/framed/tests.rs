@@ -112,7 +112,7 @@ impl Harness {
                 payload_checksum: 0,
                 permit: None,
             };
-            self.service.admission.journal.append(append).expect("taken");
+            append.submit(&self.service.admission.journal).expect("taken");
         }
         let began = Instant::now();
         while self.service.admission.journal.watermarks().written < end {

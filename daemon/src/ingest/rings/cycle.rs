@@ -23,7 +23,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use clad_journal::{Accepted, AppendError, DeferredWrite, Item, Sender};
+use clad_journal::{Accepted, AfterRefusal, AppendError, DeferredWrite, Item, Sender};
 use clad_proto::frame::{AppendHead, AppendView, RingAppendTrailer};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
 use clad_shm::Entry;
@@ -290,7 +290,12 @@ impl Batch {
         let runs = senders.iter().zip(spans);
         let deferred_write = match items.is_empty() {
             true => None,
-            false => admission.journal.append_runs_deferred(runs, permit, at.moment(), |v| verdicts.push(v)),
+            false => {
+                let journal = &admission.journal;
+                let outcome =
+                    journal.append(runs, AfterRefusal::Hold, permit, at.moment(), |verdict| verdicts.push(verdict));
+                outcome.deferred_write
+            }
         };
         let handed = Handed { deferred_write, ..settle(taken, rings, verdicts, at) };
         bytes.clear();

@@ -6,7 +6,7 @@
 //!         ◀ fds ──                          │                                                │
 //!                                           ▼                                                ▼
 //!                                    orders ─▶ drain thread: cycle over all rings, a run of each in turn
-//!                                                   │ Journal::append_runs            ▲ watermarks
+//!                                                   │ Journal::append                 ▲ watermarks
 //!                                                   └────────▶ answers on the boards ◀┘ space back when `written`
 //! ```
 //! Invariants: a ring belongs to one producer of one process, and is given only once it is stored. It ends with its

@@ -82,9 +82,24 @@ pub struct Item<'a> {
     pub share: usize,
 }
 
+/// Treatment of appends behind one that is refused for the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AfterRefusal {
+    /// Each append is taken or refused exactly as if it had come alone.
+    Judge,
+    /// A temporary refusal is not overtaken. Where the journal refuses every sender ([`AppendError::is_for_all`]), it
+    /// refuses all later appends with the same error. Where it refuses one sender ([`AppendError::is_for_now`]), it
+    /// refuses all of that sender's. So an item may have its gap mark where all before it is stored or refused for
+    /// good: it jumps over nothing that waits.
+    ///
+    /// [`AppendError::is_for_all`]: crate::AppendError::is_for_all
+    /// [`AppendError::is_for_now`]: crate::AppendError::is_for_now
+    Hold,
+}
+
 impl<'a> Append<'a> {
-    /// As a burst of one, and the permit.
-    pub(crate) fn split(self) -> (Sender<'a>, Item<'a>, Option<Permit>) {
+    /// As a run of one, and the permit.
+    pub fn split(self) -> (Sender<'a>, Item<'a>, Option<Permit>) {
         let from = Sender {
             producer: self.producer,
             owner: self.owner,

@@ -49,7 +49,7 @@ use crate::write::prepare::Prepared;
 use crate::write::producer::{ProducerId, ProducerTable};
 use crate::write::watermarks::Watermarks;
 
-pub use job::{Accepted, Append, Item, RotateAnswer, Sender};
+pub use job::{Accepted, AfterRefusal, Append, Item, RotateAnswer, Sender};
 pub(crate) use job::{
     Done, FailedJob, Failure, Job, NoSegment, Rescue, RotateReply, Rotation, Step, SyncBy, Turn, Wanted,
 };

@@ -11,7 +11,7 @@ use crate::write::producer::{ProducerId, ProducerState, Verdict, counted_under};
 use crate::write::watermarks::{Accepting, Level, Watermarks};
 
 use super::connected::Connected;
-use super::{Accepted, Append, Committer, Item, RotateReply, Sender, State};
+use super::{Accepted, AfterRefusal, Append, Committer, Item, RotateReply, Sender, State};
 
 /// Relation of an accepted append to the stored records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,41 +28,15 @@ enum Stands {
 type Stored = (ProducerId, u64, u32);
 
 impl Committer {
-    /// Takes an append and gives it its offset, or refuses it; a refusal leaves no trace.
-    pub(crate) fn append(&mut self, a: Append<'_>, now: Moment) -> Result<Accepted, AppendError> {
-        let (from, item, permit) = a.split();
-        let mut permits = BurstPermits::new(permit);
-        let mut answer = None;
-        self.append_burst(&from, &[item], now, &mut permits, |a| answer = Some(a));
-        answer.expect("a burst of one has one answer")
-    }
-
-    /// Takes the appends of one sender, in order, each as [`Self::append`] would; `answer` is called for each in
-    /// order. Permits that remain afterwards belong to no append.
+    /// Takes runs of appends, each run of one sender, in order: see [`crate::Journal::append`]. `answer` is called for
+    /// each append in order. Permits that remain afterwards belong to no append.
     ///
     /// Appends that follow each other in sequence are stored as one row: the table of producers is read at the start
     /// of a row and updated at its end.
-    pub(crate) fn append_burst(
-        &mut self,
-        from: &Sender<'_>,
-        burst: &[Item<'_>],
-        now: Moment,
-        permits: &mut BurstPermits,
-        mut answer: impl FnMut(Result<Accepted, AppendError>),
-    ) {
-        let mut row = None;
-        for item in burst {
-            answer(self.take(from, item, now, &mut row, None, permits));
-        }
-        self.end_row(&mut row, now);
-        self.builder.settle(permits);
-    }
-
-    /// Takes the appends of several senders in turn, and nothing behind a temporary refusal: see
-    /// [`crate::Journal::append_runs`].
-    pub(crate) fn append_runs<'a>(
+    pub(crate) fn append<'a>(
         &mut self,
         runs: impl IntoIterator<Item = (&'a Sender<'a>, &'a [Item<'a>])>,
+        after: AfterRefusal,
         now: Moment,
         permits: &mut BurstPermits,
         mut answer: impl FnMut(Result<Accepted, AppendError>),
@@ -72,7 +46,8 @@ impl Committer {
         // Runs of a few senders in turn are short. Where a sender has stored up to a sequence under this lock, its
         // next append need not be judged again.
         let mut stored: Vec<(Stored, u64)> = Vec::new();
-        for (from, run) in runs {
+        let mut runs = runs.into_iter().peekable();
+        while let Some((from, run)) = runs.next() {
             let of_it = || for_one.iter().find(|(id, _)| *id == from.producer).map(|(_, why)| why.clone());
             let mut why = for_all.clone().or_else(of_it);
             let mut row = None;
@@ -86,13 +61,15 @@ impl Committer {
                     None => self.take(from, item, now, &mut row, next.take(), permits),
                 };
                 match &taken {
-                    Err(e) if why.is_none() && e.is_for_now() => why = Some(e.clone()),
+                    Err(e) if after == AfterRefusal::Hold && why.is_none() && e.is_for_now() => why = Some(e.clone()),
                     _ => {}
                 }
                 answer(taken);
             }
             let end = row.as_ref().map(|row: &Row| row.header.first_sequence + u64::from(row.header.count));
+            let is_last = runs.peek().is_none();
             match (known, end) {
+                _ if is_last => {}
                 (Some(at), Some(end)) => stored[at].1 = end,
                 (None, Some(end)) => {
                     // Another session of the same producer is judged again: this one may have fenced it.
@@ -111,6 +88,15 @@ impl Committer {
             }
         }
         self.builder.settle(permits);
+    }
+
+    /// [`Self::append`] of a run of one.
+    pub(crate) fn append_one(&mut self, append: Append<'_>, now: Moment) -> Result<Accepted, AppendError> {
+        let (from, item, permit) = append.split();
+        let mut permits = BurstPermits::new(permit);
+        let mut answer = None;
+        self.append([(&from, &[item][..])], AfterRefusal::Judge, now, &mut permits, |a| answer = Some(a));
+        answer.expect("a run of one has one answer")
     }
 
     /// `next`: the known next sequence of this sender, so that it is not judged.
@@ -483,7 +469,7 @@ mod tests {
             payload_checksum: 0,
             permit: None,
         };
-        committer.append(a, Moment { real_ns: 0, boot_ns: 0 })
+        committer.append_one(a, Moment { real_ns: 0, boot_ns: 0 })
     }
 
     #[test]
@@ -557,7 +543,7 @@ mod tests {
         let mut offsets = |runs: &[(&Sender<'_>, Vec<Item<'_>>)]| {
             let (mut answers, mut permits) = (Vec::new(), BurstPermits::new(None));
             let runs = runs.iter().map(|(from, run)| (*from, &run[..]));
-            committer.append_runs(runs, Moment { real_ns: 0, boot_ns: 0 }, &mut permits, |answer| {
+            committer.append(runs, AfterRefusal::Hold, Moment { real_ns: 0, boot_ns: 0 }, &mut permits, |answer| {
                 answers.push(answer.map(|accepted| accepted.first_offset));
             });
             answers
@@ -601,9 +587,15 @@ mod tests {
             (&b, vec![item(7, 2), item(8, 1)]),
         ];
         let (mut answers, mut permits) = (Vec::new(), BurstPermits::new(None));
-        committer.append_runs(runs.iter().map(|(from, run)| (*from, &run[..])), now, &mut permits, |answer| {
-            answers.push(answer.map(|accepted| (accepted.first_offset, accepted.duplicate)));
-        });
+        committer.append(
+            runs.iter().map(|(from, run)| (*from, &run[..])),
+            AfterRefusal::Hold,
+            now,
+            &mut permits,
+            |answer| {
+                answers.push(answer.map(|accepted| (accepted.first_offset, accepted.duplicate)));
+            },
+        );
         let (new, again) = (|offset| Ok((offset, false)), |offset| Ok((offset, true)));
         let expected = [
             vec![new(50), new(51)],
@@ -636,9 +628,15 @@ mod tests {
         let (old, new) = (sender(1), sender(2));
         let runs = [(&old, [item(0)]), (&new, [item(1)]), (&old, [item(1)])];
         let (mut answers, mut permits) = (Vec::new(), BurstPermits::new(None));
-        committer.append_runs(runs.iter().map(|(from, run)| (*from, &run[..])), now, &mut permits, |answer| {
-            answers.push(answer.map(|accepted| accepted.first_offset));
-        });
+        committer.append(
+            runs.iter().map(|(from, run)| (*from, &run[..])),
+            AfterRefusal::Hold,
+            now,
+            &mut permits,
+            |answer| {
+                answers.push(answer.map(|accepted| accepted.first_offset));
+            },
+        );
         assert_eq!(answers, [Ok(50), Ok(51), Err(AppendError::Fenced { current: 2 })]);
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use tokio::sync::Semaphore;
 
-use super::{Accepted, Append, Committer, Done, InFlight, Item, Sender};
+use super::{Accepted, AfterRefusal, Append, Committer, Done, InFlight, Item, Sender};
 use crate::clock::Moment;
 use crate::config::{JournalConfig, Policy};
 use crate::error::AppendError;
@@ -64,13 +64,13 @@ fn alone(c: &mut Committer, i: &Item<'_>, permits: &Arc<Semaphore>) -> Result<Ac
         payload_checksum: i.payload_checksum,
         permit: Some(permit(permits, SHARE)),
     };
-    c.append(append, NOW)
+    c.append_one(append, NOW)
 }
 
 fn together(c: &mut Committer, burst: &[Item<'_>], permits: &Arc<Semaphore>) -> Verdicts {
     let all = permit(permits, burst.len() * SHARE);
     let mut verdicts = Vec::new();
-    c.append_burst(&FROM, burst, NOW, &mut BurstPermits::new(Some(all)), |v| verdicts.push(v));
+    c.append([(&FROM, burst)], AfterRefusal::Judge, NOW, &mut BurstPermits::new(Some(all)), |v| verdicts.push(v));
     verdicts
 }
 
@@ -208,6 +208,7 @@ fn asked_for(rounds: u64, batches: u64, recent_bytes: usize, appends: impl Fn(u6
         c.writes += 1;
         c.complete(Ok(Done::Write { id: n, durability: Durability::Written }), NOW);
         if n % batches == batches - 1 {
+            c.sync_running = true;
             c.complete(Ok(Done::Sync { upto: c.watermarks.written }), NOW);
             assert!(c.in_flight.is_empty() && c.watermarks.durable == c.watermarks.written);
         }

@@ -181,7 +181,7 @@ impl Harness {
             payload_checksum: payload.checksum(),
             permit: None,
         };
-        self.journal.append(append).expect("taken");
+        append.submit(&self.journal).expect("taken");
     }
 
     /// Turns the drain until something is so.
