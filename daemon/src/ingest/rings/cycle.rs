@@ -142,12 +142,12 @@ impl Batch {
 
     /// Rings that have something, by owner: who was visited longest ago is first, among owners and among an owner's.
     fn turns(&mut self, rings: &[Ring]) -> VecDeque<VecDeque<usize>> {
+        if self.visited.len() > rings.len() {
+            self.visited.retain(|owner, _| rings.iter().any(|ring| ring.peer.quota_owner() == *owner));
+        }
         let mut ready: Vec<usize> = (0..rings.len()).filter(|at| rings[*at].is_ready()).collect();
         if let [only] = ready[..] {
             return VecDeque::from([VecDeque::from([only])]);
-        }
-        if self.visited.len() > rings.len() {
-            self.visited.retain(|owner, _| rings.iter().any(|ring| ring.peer.quota_owner() == *owner));
         }
         ready.sort_unstable_by_key(|at| rings[*at].visited);
         let mut owners: HashMap<Owner, VecDeque<usize>> = HashMap::new();
