@@ -50,7 +50,7 @@ fn fill(journal: &Journal, upto: u64) {
             payload_checksum: clad_journal::format::checksum::plain(&payload),
             permit: None,
         }
-        .submit(&journal)
+        .submit(journal)
         .unwrap();
         let began = Instant::now();
         while journal.watermarks().durable <= sequence {

@@ -336,7 +336,7 @@ fn produce(journal: &Journal, scene: &Scene, id: u8, sizes: &[usize], permits: &
 /// Takes an append, and makes the write that is owed, one in three times by others.
 fn take(journal: &Journal, scene: &Scene, append: Append<'_>) -> Result<Accepted, AppendError> {
     if !scene.deferring {
-        return append.submit(&journal);
+        return append.submit(journal);
     }
     let others = append.first_sequence % 3 == 2;
     let (from, item, permit) = append.split();

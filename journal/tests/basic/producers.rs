@@ -19,7 +19,7 @@ fn id(number: u32) -> [u8; 16] {
 /// HELLO, one append that nobody waits for, and BYE.
 fn comes_and_goes(journal: &Journal, id: [u8; 16], owner: u64) -> Result<(), AppendError> {
     journal.connect(&id, owner, 1, owner)?;
-    let taken = Append { producer: id, owner, ..append(0, b"short", Level::Received) }.submit(&journal);
+    let taken = Append { producer: id, owner, ..append(0, b"short", Level::Received) }.submit(journal);
     journal.disconnect(&id, true);
     taken.map(|_| ())
 }

@@ -65,7 +65,7 @@ fn retention_that_is_withdrawn_stops_where_it_is() {
     let mut sequence = 0;
     let mut seal = || {
         for _ in 0..8 {
-            append(sequence, b"one each", Level::Durable).submit(&journal).unwrap();
+            append(sequence, b"one each", Level::Durable).submit(journal).unwrap();
             sequence += 1;
             journal.rotate().blocking_recv().unwrap().unwrap();
         }

@@ -52,7 +52,7 @@ fn append(journal: &Journal, sequence: u64) {
         payload_checksum: clad_journal::format::checksum::plain(&payload),
         permit: None,
     };
-    let accepted = append.submit(&journal).unwrap();
+    let accepted = append.submit(journal).unwrap();
     let began = Instant::now();
     while journal.watermarks().durable <= accepted.first_offset {
         assert!(began.elapsed() < TEST_TIMEOUT, "{:?}", journal.watermarks());
