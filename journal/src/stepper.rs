@@ -109,7 +109,7 @@ impl Stepper {
     /// # Errors
     /// [`AppendError::NotOwner`].
     pub fn producer(&self, id: &ProducerId, owner: u64) -> Result<Option<ProducerState>, AppendError> {
-        self.shared.with(|c| c.producer(id, owner))
+        self.shared.with(|c| c.sequencer.producer(id, owner))
     }
 
     /// As [`crate::Journal::connect`].
@@ -117,7 +117,7 @@ impl Stepper {
     /// # Errors
     /// [`AppendError::NotOwner`].
     pub fn connect(&self, id: &ProducerId, owner: u64, epoch: u32) -> Result<(), AppendError> {
-        self.shared.with(|c| c.connect(id, owner, epoch, counted_under(owner)))
+        self.shared.with(|c| c.sequencer.connect(id, owner, epoch, counted_under(owner)))
     }
 
     /// As [`crate::Journal::disconnect`].
@@ -127,7 +127,7 @@ impl Stepper {
 
     /// True if [`crate::Journal::forgotten`] would wait.
     pub fn is_forgetting(&self, id: &ProducerId) -> bool {
-        self.shared.with(|c| c.is_forgetting(id))
+        self.shared.with(|c| c.sequencer.is_forgetting(id))
     }
 
     /// The watermarks now.

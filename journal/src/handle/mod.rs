@@ -191,7 +191,7 @@ impl Journal {
     /// # Errors
     /// [`AppendError::NotOwner`].
     pub fn producer(&self, id: &ProducerId, owner: u64) -> Result<Option<ProducerState>, AppendError> {
-        self.shared.core().committer.producer(id, owner)
+        self.shared.core().committer.sequencer.producer(id, owner)
     }
 
     /// State of a producer that is about to append by another way than before: checked as its next append will be.
@@ -200,13 +200,13 @@ impl Journal {
     /// Errors that its next append would get for reasons of its producer: [`AppendError::NotOwner`],
     /// [`AppendError::Fenced`], [`AppendError::TooManyProducers`]. Acceptance by the log as a whole is not checked.
     pub fn may_append(&self, id: &ProducerId, owner: u64, epoch: u32) -> Result<Option<ProducerState>, AppendError> {
-        self.shared.core().committer.may_append(id, owner, epoch, self.now())
+        self.shared.core().committer.sequencer.may_append(id, owner, epoch, self.now())
     }
 
     /// True if a record of a producer that was once taken is (still) in the log, by its sequence: a recovery may have
     /// dropped it. Nothing if unknown, as for a producer that is not remembered.
     pub fn is_stored(&self, id: &ProducerId, owner: u64, sequence: u64) -> Option<bool> {
-        self.shared.core().committer.is_stored(id, owner, sequence, self.now())
+        self.shared.core().committer.sequencer.is_stored(id, owner, sequence, self.now())
     }
 
     /// Begins a producer's session: earlier epochs are fenced. While it lasts, the producer is not forgotten and does
@@ -218,14 +218,14 @@ impl Journal {
     /// # Errors
     /// [`AppendError::NotOwner`], [`AppendError::Forgetting`]; there is no session then.
     pub fn connect(&self, id: &ProducerId, owner: u64, epoch: u32, counted: u64) -> Result<(), AppendError> {
-        self.shared.core().committer.connect(id, owner, epoch, counted)
+        self.shared.core().committer.sequencer.connect(id, owner, epoch, counted)
     }
 
     /// Waits while a recently forgotten earlier life of a producer blocks its session: until the log durably contains
     /// its tombstone. Takes a write and a sync at most, where the disk works and has room. Cancel safe.
     pub async fn forgotten(&self, id: &ProducerId) {
         let mut watermarks = self.subscribe();
-        while self.shared.core().committer.is_forgetting(id) {
+        while self.shared.core().committer.sequencer.is_forgetting(id) {
             self.shared.work.notify_one();
             if watermarks.changed().await.is_err() {
                 return;
@@ -245,7 +245,7 @@ impl Journal {
     /// Number of producers of each owner, in no order, and the total above which newcomers are judged by their owner's
     /// share.
     pub fn producers_by_owner(&self) -> (Vec<(u64, usize)>, usize) {
-        self.shared.core().committer.producers_by_owner()
+        self.shared.core().committer.sequencer.producers_by_owner()
     }
 
     /// Requests that everything received so far becomes durable, and returns the end that `durable` then reaches.
@@ -319,7 +319,7 @@ impl Journal {
     /// Replaces the number of producers that are remembered. If it is less than there are, none is forgotten early:
     /// newcomers are refused until enough have been silent for [`JournalConfig::keep_producer`].
     pub fn set_max_producers(&self, max: usize) {
-        self.shared.with(|c| c.set_max_producers(max));
+        self.shared.with(|c| c.sequencer.set_max_producers(max));
     }
 }
 

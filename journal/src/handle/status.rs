@@ -122,7 +122,7 @@ impl Journal {
             in_flight_bytes: c.in_flight_bytes(),
             oldest_undurable: c.oldest_undurable_boot_ns().map(since),
             disk_busy: c.disk_busy_since_boot_ns().map(since),
-            producers: c.producers_len(),
+            producers: c.sequencer.producers_len(),
             owners: c.quota.held.largest(STATUS_OWNERS_MAX),
             space,
             engine,

@@ -14,4 +14,7 @@ pub(crate) mod prepare;
 pub(crate) mod producer;
 pub(crate) mod seal;
 pub(crate) mod segment_file;
+pub(crate) mod segment_supply;
+pub(crate) mod sequencer;
+mod tombstones;
 pub(crate) mod watermarks;

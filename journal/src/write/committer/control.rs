@@ -2,20 +2,20 @@
 
 use std::sync::Arc;
 
-use super::tombstones::{TOMBSTONES_PER_BATCH_MAX, UNSYNCED_TOMBSTONES_MAX};
 use super::{Committer, Job, Step, SyncBy};
 use crate::clock::Moment;
 use crate::format::batch;
 use crate::format::tombstone::{self, Tombstone};
 use crate::io::Durability;
 use crate::write::batch::Batch;
+use crate::write::tombstones::{TOMBSTONES_PER_BATCH_MAX, UNSYNCED_TOMBSTONES_MAX};
 
 impl Committer {
     /// True if no further write begins, so that due tombstones can be written.
     pub(super) fn holds_back_for_tombstones(&self) -> bool {
-        let syncs = self.config.policy.syncs() || self.tombstones.wanted;
+        let syncs = self.config.policy.syncs() || self.sequencer.tombstones.wanted;
         let waits = self.writes > 0 || (self.watermarks.written > self.watermarks.durable && syncs);
-        waits && self.tombstones.are_due()
+        waits && self.sequencer.tombstones.are_due()
     }
 
     /// Writes a batch of tombstones, which also stores the watermarks, with nothing in flight beside it. Writes
@@ -24,11 +24,12 @@ impl Committer {
     /// Where it is synced, everything before it is synced first. Otherwise it might be durable behind a batch that is
     /// not, and be cut off with it.
     pub(super) fn begin_tombstones(&mut self, now: Moment) -> Option<Step> {
-        let synced =
-            self.config.policy.syncs() || self.tombstones.wanted || self.tombstones.all.len() > UNSYNCED_TOMBSTONES_MAX;
-        let written = if synced { 0 } else { self.tombstones.written };
+        let synced = self.config.policy.syncs()
+            || self.sequencer.tombstones.wanted
+            || self.sequencer.tombstones.all.len() > UNSYNCED_TOMBSTONES_MAX;
+        let written = if synced { 0 } else { self.sequencer.tombstones.written };
         // The next segment may hold waiting records of a forgotten producer: then that segment needs the tombstone.
-        let ripe = self.tombstones.all.iter().take_while(|t| t.below <= self.submitted_end);
+        let ripe = self.sequencer.tombstones.all.iter().take_while(|t| t.below <= self.submitted_end);
         let all: Vec<Tombstone> = ripe.skip(written).take(TOMBSTONES_PER_BATCH_MAX).copied().collect();
         let stored = batch::LEN + all.len() * tombstone::LEN;
         let active = self.active.as_ref()?;
@@ -59,7 +60,7 @@ impl Committer {
             self.unsynced = None; // of a commit marker: this write repeats its block and content
         }
         self.control_write = Some((id, placed.shares.clone()));
-        self.tombstones.in_write = written + all.len();
+        self.sequencer.tombstones.in_write = written + all.len();
         self.idle_since_ns = now.boot_ns;
         let durability = if synced { Durability::Synced } else { Durability::Written };
         let (file, sync) = (active.files[slot].clone(), SyncBy::Data);

@@ -12,7 +12,7 @@ impl Committer {
     pub(crate) fn wants_prepared(&self) -> Option<(u64, u32)> {
         let running = self.state == State::Running && !self.closing && !self.busy;
         let active = self.active.as_ref()?;
-        (running && self.prepared.is_none()).then_some((active.number + 1, self.watermarks.epoch))
+        (running && !self.supply.is_prepared()).then_some((active.number + 1, self.watermarks.epoch))
     }
 
     /// True while the active segment is changing.
@@ -22,7 +22,7 @@ impl Committer {
 
     /// True if a segment is prepared.
     pub(crate) fn has_prepared(&self) -> bool {
-        self.prepared.is_some()
+        self.supply.is_prepared()
     }
 
     /// The active segment's header, cloned only when it is another than `known`.
@@ -73,7 +73,7 @@ impl Committer {
     }
 
     pub(crate) fn segments_held(&self) -> usize {
-        usize::from(self.active.is_some()) + usize::from(self.prepared.is_some())
+        usize::from(self.active.is_some()) + usize::from(self.supply.is_prepared())
     }
 
     /// Boot time at which the oldest record that is not durable was taken.

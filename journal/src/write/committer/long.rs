@@ -20,8 +20,8 @@ impl Committer {
             self.busy = true;
             return Step::Run(Job::Close(None));
         }
-        if now.boot_ns < self.open_retry_ns {
-            return Step::Wait(Some(self.open_retry_ns));
+        if now.boot_ns < self.supply.retry_at_ns() {
+            return Step::Wait(Some(self.supply.retry_at_ns()));
         }
         self.busy = true;
         let wanted = self.claim_next();
@@ -33,8 +33,7 @@ impl Committer {
         let active = self.active.take()?;
         let mut footer = active.footer();
         self.quota.sealed(active.owners(), &footer.owners);
-        footer.producers = self.producers.snapshot(footer.end_offset, now);
-        self.tombstones.begin_footer(footer.end_offset);
+        footer.producers = self.sequencer.begin_footer(footer.end_offset, now);
         // Where the token is not held, on purpose, a second segment is opened beside the one that is being sealed.
         assert!(
             footer.end_offset == self.watermarks.written || self.config.faults.has(Fault::TokenNotHeld),
@@ -107,11 +106,11 @@ impl Committer {
         held.sort_by_key(|b| b.first_offset);
         Step::Run(Job::Recover(Box::new(Rescue {
             active: self.active.take(),
-            prepared: self.prepared.take(),
+            prepared: self.supply.take_prepared(),
             from,
             next: if self.config.faults.has(Fault::OffsetReused) { from } else { self.watermarks.received },
             held,
-            producers: self.producers.clone(),
+            producers: self.sequencer.producers().clone(),
             rewritten: self.rewritten,
             lost: self.lost.clone(),
         })))

@@ -19,21 +19,19 @@
 //! nothing. Where a caller waits for `written`, the batch is written first and synced after, so that the write alone
 //! releases the caller.
 
-mod connected;
+mod append;
 mod control;
 mod facts;
 mod job;
 mod long;
 mod results;
 mod room;
-mod sequencer;
 mod settings;
 #[cfg(test)]
 mod tests;
-mod tombstones;
 mod writes;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::clock::Moment;
@@ -45,8 +43,9 @@ use crate::write::active::{Active, Shares};
 use crate::write::batch::{Batch, BatchBuilder};
 use crate::write::owner_bytes::Quota;
 use crate::write::permits::Permit;
-use crate::write::prepare::Prepared;
-use crate::write::producer::{ProducerId, ProducerTable};
+use crate::write::producer::ProducerTable;
+use crate::write::segment_supply::SegmentSupply;
+use crate::write::sequencer::Sequencer;
 use crate::write::watermarks::Watermarks;
 
 pub use job::{Accepted, AfterRefusal, Append, Item, RotateAnswer, Sender};
@@ -66,8 +65,6 @@ const BUSY_BATCH_RECORDS_MIN: u32 = 32;
 const BUSY_BATCH_DELAY_NS: u64 = 100_000;
 /// Under `fire_and_forget` a sync beside the writes begins at so many unsynced bytes, whatever the interval.
 const EARLY_SYNC_BYTES: u64 = 16 << 20;
-/// Pause before the next check for space for a further segment.
-const SPACE_RETRY_NS: u64 = 200_000_000;
 
 struct InFlight {
     id: u64,
@@ -112,13 +109,9 @@ pub(crate) struct Committer {
     config: JournalConfig,
     state: State,
     watermarks: Watermarks,
-    producers: ProducerTable,
-    /// Forgotten producers, until the log contains their tombstones.
-    tombstones: tombstones::Tombstones,
+    pub(crate) sequencer: Sequencer,
     /// Everything below this was submitted: a footer's producer state ends here at most.
     submitted_end: u64,
-    connected: HashMap<ProducerId, connected::Connected>,
-    connected_set: HashSet<ProducerId>,
     pub(crate) quota: Quota,
     builder: BatchBuilder,
     in_flight: VecDeque<InFlight>,
@@ -131,11 +124,10 @@ pub(crate) struct Committer {
     control_write: Option<(u64, Shares)>,
     sync_running: bool,
     busy: bool,
-    /// The running job has the segment that it opens: prepared, or claimed from [`Self::free_segments`].
-    coming: bool,
     next_id: u64,
     active: Option<Active>,
-    prepared: Option<Prepared>,
+    /// Segments behind the active one.
+    supply: SegmentSupply,
     recent: VecDeque<Arc<Batch>>,
     recent_bytes: usize,
     idle_since_ns: u64,
@@ -150,21 +142,8 @@ pub(crate) struct Committer {
     batch_open_until_ns: u64,
     rotate_replies: Vec<RotateReply>,
     closing: bool,
-    /// Number of further segments that the disk has room for beside the prepared one, as last seen, without those
-    /// claimed since.
-    free_segments: u64,
     /// Block size of a write, as the last segment reported.
     block: u64,
-    /// Value last published: no segment is prepared, and there is no room for one.
-    space_low: bool,
-    /// Value last reported to the operator. A rotation that finds no room detects it first, but does not report it.
-    space_reported: bool,
-    /// An append was refused because no segment is available behind the active one ([`room`]).
-    refused: bool,
-    open_retry_ns: u64,
-    /// Reason why the next segment could not be opened, except lack of room; and the pause before the next attempt.
-    unopened: Option<String>,
-    open_pause_ns: u64,
     rewritten: bool,
     /// Offsets that recovery could not restore.
     lost: Vec<Damage>,
@@ -196,11 +175,8 @@ impl Committer {
         Self {
             state: State::Running,
             watermarks,
-            producers,
-            tombstones: tombstones::Tombstones::default(),
+            sequencer: Sequencer::new(producers, config.faults),
             submitted_end: next,
-            connected: HashMap::new(),
-            connected_set: HashSet::new(),
             quota: Quota { most: config.retention.per_owner_bytes, ..Quota::default() },
             builder: BatchBuilder::new(max_bytes),
             in_flight: VecDeque::new(),
@@ -211,10 +187,9 @@ impl Committer {
             control_write: None,
             sync_running: false,
             busy: false,
-            coming: false,
             next_id: 0,
             active: None,
-            prepared: None,
+            supply: SegmentSupply::default(),
             recent: VecDeque::new(),
             recent_bytes: 0,
             idle_since_ns: now_ns,
@@ -226,14 +201,7 @@ impl Committer {
             batch_open_until_ns: 0,
             rotate_replies: Vec::new(),
             closing: false,
-            free_segments: 0,
             block: 4096,
-            space_low: false,
-            space_reported: false,
-            refused: false,
-            open_retry_ns: 0,
-            unopened: None,
-            open_pause_ns: RECOVERY_RETRY_NS_MIN,
             rewritten: false,
             lost: Vec::new(),
             config,
@@ -268,7 +236,7 @@ impl Committer {
         if let Some(trigger) = self.rotation_due(now) {
             return if idle { self.begin_rotation(trigger, now) } else { self.sync_or_wait(now, None) };
         }
-        if self.tombstones.are_due()
+        if self.sequencer.tombstones.are_due()
             && let Some(step) = self.begin_tombstones(now)
         {
             return step;
@@ -282,7 +250,7 @@ impl Committer {
         if self.closing && self.builder.is_empty() {
             // A segment without a batch is not sealed: no footer would name the forgotten producers.
             if idle
-                && !self.tombstones.is_empty()
+                && !self.sequencer.tombstones.is_empty()
                 && self.active.as_ref().is_some_and(Active::is_empty)
                 && let Some(step) = self.begin_tombstones(now)
             {

@@ -13,7 +13,7 @@ use crate::write::watermarks::Watermarks;
 
 use super::{
     CONCURRENT_WRITE_BYTES_MIN, Committer, Done, FailedJob, Failure, NoSegment, RECOVERY_RETRY_NS_MAX,
-    RECOVERY_RETRY_NS_MIN, RotateReply, SPACE_RETRY_NS, State, Unsynced,
+    RECOVERY_RETRY_NS_MIN, RotateReply, State, Unsynced,
 };
 
 impl Committer {
@@ -41,7 +41,7 @@ impl Committer {
             Done::Write { id, durability } => {
                 self.end_write(id);
                 if let Some((_, shares)) = self.control_write.take_if(|v| v.0 == id) {
-                    self.tombstones.written(durability == Durability::Synced);
+                    self.sequencer.tombstones.written(durability == Durability::Synced);
                     if durability != Durability::Synced {
                         self.note_unsynced(shares.first(), None);
                     }
@@ -69,7 +69,7 @@ impl Committer {
             }
             Done::Rotated { next } => {
                 self.busy = false;
-                self.tombstones.footer_done();
+                self.sequencer.tombstones.footer_done();
                 self.watermarks.move_durable(self.watermarks.written);
                 (self.unsynced, self.syncing) = (None, None);
                 for entry in &mut self.in_flight {
@@ -99,27 +99,16 @@ impl Committer {
     }
 
     pub(super) fn take_active(&mut self, next: Result<Active, NoSegment>, now: Moment) {
-        self.unopened = None;
-        self.coming = false;
         match &next {
             // Nothing is in flight here, and the segment may be opened for another number of writes than the last.
             Ok(active) => {
                 self.free_files = (0..active.files.len() - 1).rev().collect();
                 self.allow_writes(active.files.len() - 1);
-                self.open_pause_ns = RECOVERY_RETRY_NS_MIN;
                 self.block = active.header.block_size.into();
-                self.refused = false;
+                self.supply.opened();
             }
-            Err(NoSegment::Space) => {
-                self.open_retry_ns = now.boot_ns + SPACE_RETRY_NS;
-                (self.space_low, self.free_segments) = (true, 0);
-            }
-            // Room on the disk proves nothing here.
-            Err(NoSegment::Failed(reason)) => {
-                self.unopened = Some(reason.clone());
-                self.open_retry_ns = now.boot_ns + self.open_pause_ns;
-                self.open_pause_ns = (self.open_pause_ns * 2).min(RECOVERY_RETRY_NS_MAX);
-            }
+            Err(NoSegment::Space) => self.supply.found_no_room(now),
+            Err(NoSegment::Failed(reason)) => self.supply.not_opened(reason.clone(), now),
         }
         self.active = next.ok();
     }
@@ -204,15 +193,15 @@ impl Committer {
             FailedJob::Rotate(rotation) => {
                 self.busy = false;
                 self.active = Some(rotation.active);
-                self.prepared = rotation.wanted.prepared;
+                self.supply.put_back(rotation.wanted.prepared);
             }
             FailedJob::Mark => self.busy = false,
             FailedJob::Rescue(rescue) => {
                 self.busy = false;
                 (self.rewritten, self.lost) = (rescue.rewritten, rescue.lost);
-                self.take_producers(rescue.producers); // without what is lost
+                self.sequencer.take_recovered(rescue.producers); // without what is lost
                 self.active = rescue.active;
-                self.prepared = rescue.prepared;
+                self.supply.put_back(rescue.prepared);
             }
         }
         let State::Failed { rescue_from, pause_ns, due_boot_ns, .. } = &mut self.state else {
@@ -241,8 +230,7 @@ impl Committer {
         now: Moment,
     ) {
         self.busy = false;
-        // The recovery has claimed segments; the next check reports the rest.
-        self.free_segments = 0;
+        self.supply.recovered();
         self.state = State::Running;
         (self.rewritten, self.lost) = (false, Vec::new());
         self.control_write = None;
@@ -256,17 +244,10 @@ impl Committer {
         self.recent.clear();
         self.recent_bytes = 0;
         self.watermarks.begin_epoch(epoch, end);
-        self.take_producers(producers);
+        self.sequencer.take_recovered(producers);
         self.submitted_end = end;
-        self.tombstones.failed();
-        self.prepared = None;
+        self.sequencer.tombstones.failed();
         self.take_active(next, now);
-    }
-
-    /// Merges the producer table that recovery built from its copy. Connects and disconnects since then are preserved.
-    fn take_producers(&mut self, mut recovered: ProducerTable) {
-        recovered.catch_up(&self.producers);
-        self.producers = recovered;
     }
 
     /// True if another thread could begin a second job now.

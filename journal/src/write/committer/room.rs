@@ -35,8 +35,7 @@ impl Committer {
     #[cold]
     fn note_refused(&mut self) {
         // With a segment behind this one it is over once that is written to.
-        if !self.refused && !self.can_have_next() {
-            self.refused = true;
+        if !self.can_have_next() && self.supply.note_refused() {
             self.watermarks.version += 1;
         }
     }
@@ -44,7 +43,7 @@ impl Committer {
     /// True if the journal may report that appends are taken.
     pub(super) fn takes_what_comes(&self) -> bool {
         let everyday = (self.config.segment_bytes / 8).min(EVERYDAY) as usize;
-        (!self.refused || self.can_have_next()) && self.check_room(everyday).is_ok()
+        (!self.supply.has_refused() || self.can_have_next()) && self.check_room(everyday).is_ok()
     }
 
     /// Checks that an append of so many bytes has a place behind all that waits.
@@ -53,7 +52,7 @@ impl Committer {
         let stored = self.builder.bytes() as u64 + len as u64 + batches * batch::LEN as u64;
         match self.fits_later(stored, batches) || self.fits_here(stored, batches) {
             true => Ok(()),
-            false => Err(self.no_segment()),
+            false => Err(self.supply.refusal()),
         }
     }
 
@@ -80,12 +79,10 @@ impl Committer {
 
     /// Number of segments available behind the active one.
     fn segments_ahead(&self) -> u64 {
-        if self.config.faults.has(Fault::RoomNotCounted) && !self.space_low {
+        if self.config.faults.has(Fault::RoomNotCounted) && !self.supply.is_low() {
             return u64::MAX;
         }
-        let prepared = u64::from(self.prepared.is_some()) + u64::from(self.coming);
-        // Room on the disk proves nothing where a segment cannot be created or opened.
-        prepared + if self.unopened.is_some() { 0 } else { self.free_segments }
+        self.supply.available()
     }
 
     /// True if the active segment may be left while appends wait.
@@ -95,19 +92,7 @@ impl Committer {
 
     /// Takes the next segment for a job: the prepared one, or one that is still to be made.
     pub(super) fn claim_next(&mut self) -> Wanted {
-        let prepared = self.prepared.take();
-        self.coming = prepared.is_some();
-        if !self.coming && self.unopened.is_none() && self.free_segments > 0 {
-            (self.coming, self.free_segments) = (true, self.free_segments - 1);
-        }
-        Wanted { prepared, for_accepted: !self.builder.is_empty() }
-    }
-
-    fn no_segment(&self) -> AppendError {
-        match &self.unopened {
-            Some(reason) => AppendError::NoSegment { reason: reason.clone() },
-            None => AppendError::NoSpace,
-        }
+        Wanted { prepared: self.supply.claim(), for_accepted: !self.builder.is_empty() }
     }
 
     /// The longest footer of the active segment with one more batch in it.
@@ -118,7 +103,7 @@ impl Committer {
     fn footer_of(&self, index: u64) -> u64 {
         // A footer is a cut of this table, and the table grows by appends alone, each of which was counted here. Every
         // owner with payload in the segment, or waiting for it, has an entry in `held`.
-        let (t, owners) = (&self.producers, self.quota.held.len() + 1);
+        let (t, owners) = (self.sequencer.producers(), self.quota.held.len() + 1);
         Footer::max_len(index as usize, t.len() + 1, t.ranges() + 1, owners, self.block as usize)
     }
 }

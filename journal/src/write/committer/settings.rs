@@ -4,26 +4,20 @@ use crate::clock::Moment;
 use crate::config::Policy;
 use crate::write::active::Active;
 use crate::write::prepare::Prepared;
+use crate::write::segment_supply::SpaceNews;
 
 use super::Committer;
-
-/// Result of a check of the free space.
-pub(crate) struct SpaceNews {
-    /// Acceptance of appends has changed: now refused instead of taken, or the reverse.
-    pub(crate) changed: bool,
-    /// The operator was not notified yet.
-    pub(crate) report: bool,
-}
 
 impl Committer {
     /// Adopts a segment that an earlier run had prepared.
     pub(crate) fn adopt(&mut self, prepared: Prepared) {
-        self.prepared = Some(prepared);
+        self.supply.put_back(Some(prepared));
     }
 
     /// Sets the disk state as the start saw it. The first check decides on the report to the operator.
     pub(crate) fn begin_with(&mut self, free_segments: u64, block: u32) {
-        (self.free_segments, self.block) = (free_segments, block.into());
+        self.supply.begin_with(free_segments);
+        self.block = block.into();
     }
 
     /// For [`crate::faults::Fault::CutInPlace`]: the next appends go into a segment that was used before.
@@ -56,17 +50,11 @@ impl Committer {
         }
     }
 
-    pub(crate) fn set_max_producers(&mut self, max: usize) {
-        self.producers.set_max(max);
-    }
-
     /// Submits a prepared segment; `false` when it is not wanted any more.
     pub(crate) fn set_prepared(&mut self, prepared: Prepared) -> bool {
         match self.wants_prepared() {
             Some((number, _)) if number == prepared.header.number => {
-                self.prepared = Some(prepared);
-                self.unopened = None;
-                self.free_segments = self.free_segments.saturating_sub(1);
+                self.supply.made(prepared);
                 self.watermarks.version += 1;
                 true
             }
@@ -76,7 +64,7 @@ impl Committer {
 
     /// Notes that no segment can be created now: room on the disk counts again after one was created.
     pub(crate) fn cannot_make(&mut self, reason: String) {
-        self.unopened = Some(reason);
+        self.supply.cannot_make(reason);
         self.watermarks.version += 1;
     }
 
@@ -86,16 +74,11 @@ impl Committer {
         if self.busy {
             return SpaceNews { changed: false, report: false };
         }
-        let low = free_segments == 0 && self.prepared.is_none();
-        // An append may also wait for the last segment that is not prepared.
-        let changed = self.space_low != low || (self.free_segments == 0) != (free_segments == 0);
-        let report = self.space_reported != low;
-        (self.free_segments, self.space_low, self.space_reported) = (free_segments, low, low);
-        if changed {
+        let news = self.supply.look(free_segments);
+        if news.changed {
             self.watermarks.version += 1;
-            self.open_retry_ns = 0;
         }
-        SpaceNews { changed, report }
+        news
     }
 }
 

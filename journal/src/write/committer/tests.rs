@@ -119,7 +119,7 @@ proptest! {
         }
         prop_assert_eq!(expected, got);
         prop_assert_eq!(one.watermarks(), many.watermarks());
-        prop_assert_eq!(one.producers.snapshot(u64::MAX, NOW), many.producers.snapshot(u64::MAX, NOW));
+        prop_assert_eq!(one.sequencer.producers().snapshot(u64::MAX, NOW), many.sequencer.producers().snapshot(u64::MAX, NOW));
         prop_assert_eq!(ones.available_permits(), manys.available_permits());
         let (one, many) = (batches(&mut one), batches(&mut many));
         prop_assert_eq!(one.len(), many.len());
@@ -179,8 +179,8 @@ fn what_follows_is_one_range_in_the_table_of_producers() {
     let burst: Vec<_> = (100..200).map(|n| item(n, 1, false, b"x")).collect();
     together(&mut c, &burst, &permits);
     assert_eq!(batches(&mut c).len(), 1);
-    assert_eq!(c.producers.ranges(), 1);
-    assert_eq!(c.producers.get(&FROM.producer).unwrap().1.last, Some((199, 249)));
+    assert_eq!(c.sequencer.producers().ranges(), 1);
+    assert_eq!(c.sequencer.producers().get(&FROM.producer).unwrap().1.last, Some((199, 249)));
 }
 
 /// Rounds of batches, each written, and all of a round synced at once: number of memory requests to the allocator.

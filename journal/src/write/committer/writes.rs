@@ -125,7 +125,7 @@ impl Committer {
             }
         }
         let rests = self.writes == 0 && !self.sync_running && self.builder.is_empty() && !self.closing;
-        if rests && self.tombstones.are_unwritten() {
+        if rests && self.sequencer.tombstones.are_unwritten() {
             match self.idle_since_ns + IDLE_COMMIT_MARKER_DELAY_NS {
                 t if t > now.boot_ns => by(t),
                 _ => {

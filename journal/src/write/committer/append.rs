@@ -1,28 +1,16 @@
-//! The sequencer: the one place where an append is judged and given its offset, and where producers come and go.
+//! The one place where an append is given its offset, or refused.
 
 use crate::clock::Moment;
 use crate::error::AppendError;
 use crate::faults::Fault;
 use crate::format::batch;
 use crate::format::chunk::ChunkHeader;
-use crate::format::tombstone::Tombstone;
 use crate::write::batch::{BurstPermits, PendingAppend, Row};
-use crate::write::producer::{ProducerId, ProducerState, Verdict, counted_under};
+use crate::write::producer::ProducerId;
+use crate::write::sequencer::Stands;
 use crate::write::watermarks::{Accepting, Level, Watermarks};
 
-use super::connected::Connected;
 use super::{Accepted, AfterRefusal, Append, Committer, Item, RotateReply, Sender, State};
-
-/// Relation of an accepted append to the stored records.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stands {
-    /// It is the next append of a known producer.
-    InLine,
-    /// It is the first of its producer.
-    First,
-    /// It is stored, at this offset.
-    Stored(u64),
-}
 
 /// A sender: its producer, owner and epoch.
 type Stored = (ProducerId, u64, u32);
@@ -80,7 +68,7 @@ impl Committer {
                 (Some(at), None) => drop(stored.swap_remove(at)),
                 (None, None) => {}
             }
-            self.end_row(&mut row, now);
+            self.sequencer.end_row(&mut row, self.submitted_end, now);
             match why {
                 Some(why) if why.is_for_all() => for_all = Some(why),
                 Some(why) => for_one.push((from.producer, why)),
@@ -141,10 +129,10 @@ impl Committer {
                 row.extend(&header);
             }
             _ => {
-                self.end_row(row, now);
+                self.sequencer.end_row(row, self.submitted_end, now);
                 let stands = match next == Some(item.first_sequence) {
                     true => Stands::InLine,
-                    false => self.judge(&header, item.gap, now)?,
+                    false => self.sequencer.judge(&header, item.gap, now)?,
                 };
                 if let Stands::Stored(first_offset) = stands {
                     return Ok(self.given(item.count, first_offset, true));
@@ -152,7 +140,7 @@ impl Committer {
                 quota(self)?;
                 self.find_room(len)?;
                 if stands == Stands::First {
-                    self.evict(now);
+                    self.sequencer.evict(self.watermarks.received, now);
                 }
                 *row = Some(Row { header, first_offset });
             }
@@ -176,56 +164,6 @@ impl Committer {
         Ok(self.given(item.count, first_offset, false))
     }
 
-    /// Updates the table of producers with the appends that were taken.
-    fn end_row(&mut self, row: &mut Option<Row>, now: Moment) {
-        if let Some(row) = row.take() {
-            let counted = self.counted(&row.header.producer, row.header.owner);
-            self.producers.store(&row.header, row.first_offset, counted, self.submitted_end, now);
-        }
-    }
-
-    /// The owner whose share a producer counts in.
-    fn counted(&self, id: &ProducerId, owner: u64) -> u64 {
-        self.connected.get(id).map_or(counted_under(owner), |connected| connected.counted)
-    }
-
-    /// Makes room in the table for a newcomer, before it gets an offset.
-    #[cold]
-    fn evict(&mut self, now: Moment) {
-        for producer in self.producers.make_room(now, &self.connected_set) {
-            self.tombstones.push(Tombstone { producer, below: self.watermarks.received });
-        }
-    }
-
-    /// Compares an append with the stored records: returns its relation, or the reason of a refusal.
-    fn judge(&self, header: &ChunkHeader, gap: bool, now: Moment) -> Result<Stands, AppendError> {
-        if let Some(connected) = self.connected.get(&header.producer) {
-            if connected.owner != header.owner {
-                return Err(AppendError::NotOwner);
-            }
-            let current = connected.epoch;
-            if current > header.producer_epoch && !self.config.faults.has(Fault::FenceIgnored) {
-                return Err(AppendError::Fenced { current });
-            }
-        }
-        let counted = self.counted(&header.producer, header.owner);
-        match self.producers.check(header, gap, counted, now, &self.connected_set) {
-            Verdict::Fresh => Ok(Stands::InLine),
-            Verdict::First if self.tombstones.holds(&header.producer) => Err(AppendError::Forgetting),
-            Verdict::First => Ok(Stands::First),
-            Verdict::Duplicate { .. } if self.config.faults.has(Fault::ResendStoredTwice) => Ok(Stands::InLine),
-            Verdict::Duplicate { first_offset } => Ok(Stands::Stored(first_offset)),
-            Verdict::Fenced { .. } if self.config.faults.has(Fault::FenceIgnored) => Ok(Stands::InLine),
-            Verdict::Fenced { current } => Err(AppendError::Fenced { current }),
-            Verdict::NotOwner => Err(AppendError::NotOwner),
-            Verdict::Gap { expected } => Err(AppendError::Gap { expected }),
-            Verdict::Overlap { expected } => Err(AppendError::Overlap { expected }),
-            Verdict::TooOld => Err(AppendError::TooOld),
-            Verdict::Skipped { expected } => Err(AppendError::Skipped { expected }),
-            Verdict::TableFull => Err(AppendError::TooManyProducers),
-        }
-    }
-
     fn given(&self, count: u32, first_offset: u64, duplicate: bool) -> Accepted {
         Accepted { first_offset, count, epoch: self.watermarks.epoch, failures: self.watermarks.failures, duplicate }
     }
@@ -241,97 +179,17 @@ impl Committer {
 
     /// Reason why the next segment cannot be opened, except lack of room.
     pub(crate) fn unopened(&self) -> Option<String> {
-        self.unopened.clone()
+        self.supply.unopened()
     }
 
-    /// State of a producer, for its handshake; the id belongs to its owner from the first append on.
-    pub(crate) fn producer(&self, id: &ProducerId, owner: u64) -> Result<Option<ProducerState>, AppendError> {
-        let connected = self.connected.get(id);
-        match self.producers.get(id) {
-            Some((stored, _)) if stored != owner => Err(AppendError::NotOwner),
-            _ if connected.is_some_and(|connected| connected.owner != owner) => Err(AppendError::NotOwner),
-            // A producer that is connected and has stored nothing yet is in no table.
-            None => Ok(connected.map(|connected| ProducerState { epoch: connected.epoch, last: None })),
-            found => Ok(found.map(|(_, state)| state)),
-        }
-    }
-
-    /// As [`Self::producer`], for a producer that is about to append: also refuses if its next record would be refused
-    /// for reasons of its producer.
-    pub(crate) fn may_append(
-        &self,
-        id: &ProducerId,
-        owner: u64,
-        epoch: u32,
-        now: Moment,
-    ) -> Result<Option<ProducerState>, AppendError> {
-        let state = self.producer(id, owner)?;
-        let next = state.and_then(|state| state.last).map_or(0, |(sequence, _)| sequence.saturating_add(1));
-        self.judge(&one(id, owner, epoch, next), true, now)?;
-        Ok(state)
-    }
-
-    /// True if a record of a producer is in the log, by its sequence; nothing if that is unknown. A producer that is
-    /// not in the table may have been forgotten for its silence.
-    pub(crate) fn is_stored(&self, id: &ProducerId, owner: u64, sequence: u64, now: Moment) -> Option<bool> {
-        self.producers.get(id)?;
-        // The check covers all sessions: no epoch fences it.
-        match self.judge(&one(id, owner, u32::MAX, sequence), false, now) {
-            Ok(Stands::Stored(_)) | Err(AppendError::TooOld) => Some(true),
-            Ok(Stands::InLine | Stands::First) | Err(AppendError::Gap { .. } | AppendError::Skipped { .. }) => {
-                Some(false)
-            }
-            Err(_) => None,
-        }
-    }
-
-    pub(crate) fn producers_len(&self) -> usize {
-        self.producers.len()
-    }
-
-    /// Number of producers of each owner, and the total above which newcomers are judged by their owner's share.
-    pub(crate) fn producers_by_owner(&self) -> (Vec<(u64, usize)>, usize) {
-        (self.producers.by_owner(), self.producers.max())
+    /// Ends a session; `true` if a thread must check later, in time to write the resulting tombstone.
+    pub(crate) fn disconnect(&mut self, id: &ProducerId, forget: bool) -> bool {
+        self.sequencer.disconnect(id, forget, self.watermarks.received)
     }
 
     /// The longest payload of an append that is taken.
     pub(crate) fn max_append_bytes(&self) -> u32 {
         self.config.max_append_bytes
-    }
-
-    pub(crate) fn connect(&mut self, id: &ProducerId, owner: u64, epoch: u32, counted: u64) -> Result<(), AppendError> {
-        self.producer(id, owner)?;
-        if self.is_forgetting(id) {
-            return Err(AppendError::Forgetting);
-        }
-        let connected = self.connected.entry(*id).or_insert(Connected { owner, counted, sessions: 0, epoch });
-        connected.sessions += 1;
-        connected.epoch = connected.epoch.max(epoch);
-        self.connected_set.insert(*id);
-        self.producers.raise_epoch(id, epoch);
-        Ok(())
-    }
-
-    /// True if an earlier life of a producer was forgotten, and the log does not durably contain that yet. Until then
-    /// no answer about the producer is allowed: after a crash that life would be back. The caller wants this to end.
-    pub(crate) fn is_forgetting(&mut self, id: &ProducerId) -> bool {
-        self.tombstones.want(id)
-    }
-
-    /// Ends a session; `true` if a thread must check later, in time to write the resulting tombstone.
-    pub(crate) fn disconnect(&mut self, id: &ProducerId, forget: bool) -> bool {
-        let Some(connected) = self.connected.get_mut(id) else { return false };
-        assert!(connected.sessions > 0, "a session ends twice: its producer would be forgotten while it appends");
-        connected.sessions -= 1;
-        if connected.sessions > 0 {
-            return false;
-        }
-        self.connected.remove(id);
-        self.connected_set.remove(id);
-        if !forget || !self.producers.forget(id) {
-            return false;
-        }
-        self.tombstones.push(Tombstone { producer: *id, below: self.watermarks.received })
     }
 
     pub(crate) fn watermarks(&self) -> Watermarks {
@@ -382,11 +240,6 @@ impl Committer {
         self.closing = true;
         self.watermarks.version += 1;
     }
-}
-
-/// A record by itself, to be judged alone.
-fn one(producer: &ProducerId, owner: u64, producer_epoch: u32, first_sequence: u64) -> ChunkHeader {
-    ChunkHeader { flags: 0, count: 1, payload_checksum: 0, producer: *producer, owner, first_sequence, producer_epoch }
 }
 
 #[cfg(test)]
@@ -482,9 +335,12 @@ mod tests {
     #[test]
     fn a_lower_epoch_is_fenced_also_while_nothing_is_stored() {
         let (mut committer, _) = fresh();
-        committer.connect(&[1; 16], 7, 4, 7).unwrap();
-        committer.connect(&[1; 16], 7, 5, 7).unwrap();
-        assert_eq!(committer.producer(&[1; 16], 7).unwrap().map(|state| (state.epoch, state.last)), Some((5, None)));
+        committer.sequencer.connect(&[1; 16], 7, 4, 7).unwrap();
+        committer.sequencer.connect(&[1; 16], 7, 5, 7).unwrap();
+        assert_eq!(
+            committer.sequencer.producer(&[1; 16], 7).unwrap().map(|state| (state.epoch, state.last)),
+            Some((5, None))
+        );
         assert_eq!(append(&mut committer, 4, 0), Err(AppendError::Fenced { current: 5 }));
         assert!(append(&mut committer, 5, 0).is_ok());
         assert_eq!(append(&mut committer, 4, 1), Err(AppendError::Fenced { current: 5 }));
@@ -494,28 +350,28 @@ mod tests {
     #[test]
     fn a_producer_that_has_stored_nothing_yet_is_its_owners() {
         let (mut committer, _) = fresh();
-        committer.connect(&[1; 16], 7, 4, 7).unwrap();
-        assert_eq!(committer.producer(&[1; 16], 8).map(|_| ()), Err(AppendError::NotOwner));
-        assert_eq!(committer.connect(&[1; 16], 8, u32::MAX, 8), Err(AppendError::NotOwner));
+        committer.sequencer.connect(&[1; 16], 7, 4, 7).unwrap();
+        assert_eq!(committer.sequencer.producer(&[1; 16], 8).map(|_| ()), Err(AppendError::NotOwner));
+        assert_eq!(committer.sequencer.connect(&[1; 16], 8, u32::MAX, 8), Err(AppendError::NotOwner));
         let theirs = |committer: &mut Committer| append_as(committer, 8, 9, 0);
         assert_eq!(theirs(&mut committer), Err(AppendError::NotOwner));
-        committer.connect(&[1; 16], 7, 4, 7).unwrap();
+        committer.sequencer.connect(&[1; 16], 7, 4, 7).unwrap();
         committer.disconnect(&[1; 16], false);
         assert_eq!(theirs(&mut committer), Err(AppendError::NotOwner), "one session is left");
         committer.disconnect(&[1; 16], false);
-        assert_eq!(committer.connect(&[1; 16], 8, 1, 8), Ok(()), "nothing was stored, and nobody is there");
-        assert!(committer.connected.len() == 1 && committer.connected_set.len() == 1);
+        assert_eq!(committer.sequencer.connect(&[1; 16], 8, 1, 8), Ok(()), "nothing was stored, and nobody is there");
+        assert_eq!(committer.sequencer.connected_len(), 1);
     }
 
     /// Stored records keep their owner, though it is not connected.
     #[test]
     fn a_producer_that_has_stored_is_its_owners_for_good() {
         let (mut committer, _) = fresh();
-        committer.connect(&[1; 16], 7, 5, 7).unwrap();
+        committer.sequencer.connect(&[1; 16], 7, 5, 7).unwrap();
         assert!(append(&mut committer, 5, 0).is_ok());
         committer.disconnect(&[1; 16], false);
-        assert_eq!(committer.connect(&[1; 16], 8, 6, 8), Err(AppendError::NotOwner));
-        assert!(committer.connected.is_empty());
+        assert_eq!(committer.sequencer.connect(&[1; 16], 8, 6, 8), Err(AppendError::NotOwner));
+        assert_eq!(committer.sequencer.connected_len(), 0);
         assert_eq!(append(&mut committer, 5, 1).map(|_| ()), Ok(()), "it is not fenced");
     }
 
@@ -525,7 +381,8 @@ mod tests {
         let config = JournalConfig { segment_bytes: 1 << 20, max_append_bytes: 1 << 20, ..JournalConfig::default() };
         let began = EpochStart { epoch: 3, first_offset: 0 };
         let mut committer = Committer::new(config, ProducerTable::new(16, 16, 0), 0, began, 0);
-        (committer.coming, committer.busy) = (true, true); // a rotation into the last segment that there is room for
+        committer.supply.begin_coming();
+        committer.busy = true; // a rotation into the last segment that there is room for
         let big = vec![0; 1020 << 10];
         let item = |first_sequence, payload| Item {
             first_sequence,
