@@ -7,11 +7,9 @@ use clad_journal::clock::Moment;
 use clad_journal::format::meta::Meta;
 use clad_journal::owner_bytes::NETWORK;
 use clad_journal::{Accepted, AfterRefusal, AppendError, DeferredWrite, Item, Journal, Level, Sender, Watermarks};
-use clad_proto::frame::{AppendHead, AppendView, EpochStart, Hello, LastStored, Welcome};
+use clad_proto::frame::{AppendView, EpochStart, Hello, LastStored, Welcome};
 use clad_proto::limits::{MAX_EARLIER_EPOCHS, MAX_VERSION, MIN_VERSION};
-use clad_proto::{
-    AckLevel, DurabilityPolicy, ErrorCode, ErrorInfo, KnownGroup, LogId, ProducerId, Scan, scan, scan_known,
-};
+use clad_proto::{AckLevel, DurabilityPolicy, ErrorCode, ErrorInfo, KnownGroup, LogId, ProducerId, scan_known};
 
 use super::Owner;
 use super::peer::Peer;
@@ -257,7 +255,10 @@ impl Admission {
         deferred_write
     }
 
-    /// Checks an append's payload and prepares it for the journal in a burst; nothing if something is wrong with it.
+    /// Checks an append and prepares it for the journal; `sum` is the checksum of its payload.
+    ///
+    /// # Errors
+    /// Says what is wrong with it.
     // Inlined, so that it is made where it is stored.
     #[inline(always)]
     pub(crate) fn item<'a>(
@@ -266,15 +267,18 @@ impl Admission {
         sum: u32,
         at: Arrival,
         known: &mut KnownGroup,
-    ) -> Option<Item<'a>> {
+    ) -> Result<Item<'a>, ErrorInfo> {
         let head = &view.head;
-        let too_long = view.payload.len() > self.max_append as usize; // by a ring; frames are bounded before
-        if too_long || self.check_level(head.level).is_err() || sum != head.payload_crc {
-            return None;
+        self.check_level(head.level)?;
+        if view.payload.len() > self.max_append as usize {
+            return Err(refusal(&AppendError::Size { limit: self.max_append })); // by a ring; frames are bounded before
+        }
+        if sum != head.payload_crc {
+            return Err(bad_checksum());
         }
         let now_ns = u64::try_from(at.moment.real_ns).unwrap_or(0);
-        let times = scan_known(view.payload, head.count, self.max_record, known).ok()?.times_or(now_ns);
-        Some(Item {
+        let times = scan_known(view.payload, head.count, self.max_record, known)?.times_or(now_ns);
+        Ok(Item {
             first_sequence: head.first_seq,
             count: head.count,
             gap: head.gap,
@@ -285,23 +289,6 @@ impl Admission {
             payload_checksum: head.payload_crc,
             share: Self::cost(view.payload.len()),
         })
-    }
-
-    /// Reason why [`Self::item`] returned nothing.
-    pub(crate) fn why_not(&self, view: &AppendView<'_>) -> ErrorInfo {
-        if let Err(error) = self.check_level(view.head.level) {
-            return error;
-        }
-        if view.payload.len() > self.max_append as usize {
-            return refusal(&AppendError::Size { limit: self.max_append });
-        }
-        if !view.checksum_holds() {
-            return bad_checksum();
-        }
-        match scan(view.payload, view.head.count, self.max_record) {
-            Err(error) => error.into(),
-            Ok(_) => ErrorInfo::new(ErrorCode::Internal, "it was refused, and there is nothing wrong with it"),
-        }
     }
 
     /// The clocks now.
@@ -331,15 +318,6 @@ impl Admission {
         ErrorInfo::new(ErrorCode::Busy, text).retry_after_ms(1000).limited_to(limit as u64)
     }
 
-    /// Checks of an append that need no journal.
-    fn check(&self, head: &AppendHead, payload: &[u8]) -> Result<Scan, ErrorInfo> {
-        self.check_level(head.level)?;
-        if payload.len() > self.max_append as usize {
-            return Err(refusal(&AppendError::Size { limit: self.max_append }));
-        }
-        Ok(scan(payload, head.count, self.max_record)?)
-    }
-
     /// The error of an append that is refused for what it is. The append may be stored already: it may be a resend of
     /// one that was taken when more was allowed.
     pub(crate) fn unless_stored(&self, producer: &Producer, first_seq: u64, error: ErrorInfo) -> ErrorInfo {
@@ -347,45 +325,23 @@ impl Admission {
         ErrorInfo { maybe_written: error.maybe_written || stored == Some(true), ..error }
     }
 
-    /// Checks an append and hands it to the journal. Returns a write that became due by it, as [`Self::take_burst`].
+    /// Checks an append whose checksum holds, and hands it to the journal. Returns a write that became due by it, as
+    /// [`Self::take_burst`].
     pub(crate) fn take(
         &self,
         peer: &Peer,
         producer: &Producer,
-        head: &AppendHead,
-        payload: &[u8],
-        admitted: Admitted,
+        view: &AppendView<'_>,
+        Admitted { permit, at }: Admitted,
     ) -> Result<(Accepted, Option<DeferredWrite>), ErrorInfo> {
-        let now_ns = u64::try_from(admitted.at.moment.real_ns).unwrap_or(0);
-        let scanned = self.check(head, payload).map_err(|error| self.unless_stored(producer, head.first_seq, error));
-        let times = scanned?.times_or(now_ns);
-        let from = Sender {
-            producer: *producer.id.as_bytes(),
-            owner: producer.owner,
-            producer_epoch: producer.epoch,
-            peer_meta: &peer.meta,
-        };
-        let item = Item {
-            first_sequence: head.first_seq,
-            count: head.count,
-            gap: head.gap,
-            level: level(head.level),
-            min_time_ns: i64::try_from(times.min).unwrap_or(i64::MAX),
-            max_time_ns: i64::try_from(times.max).unwrap_or(i64::MAX),
-            payload,
-            payload_checksum: head.payload_crc,
-            share: admitted.permit.num_permits(),
-        };
-        let (runs, permit, mut verdict) = ([(&from, &[item][..])], Some(admitted.permit), None);
-        let outcome = self.journal.append(runs, AfterRefusal::Judge, permit, admitted.at.moment, |v| verdict = Some(v));
-        let deferred_write = outcome.deferred_write;
-        let accepted = verdict.expect("one append has one verdict").map_err(|e| producer.refusal(&e))?;
-        match accepted.duplicate {
-            true => metrics::deduplicated(u64::from(accepted.count)),
-            false => metrics::appended(peer.label(), u64::from(accepted.count), payload.len() as u64),
-        }
+        let head = &view.head;
+        let item = self.item(view, head.payload_crc, at, &mut KnownGroup::default());
+        let item = item.map_err(|error| self.unless_stored(producer, head.first_seq, error))?;
+        let (item, mut verdicts) = (Item { share: permit.num_permits(), ..item }, Vec::new());
+        let deferred_write = self.take_burst(peer, producer, &[item], permit, at, &mut verdicts);
+        let accepted = verdicts.pop().expect("one append has one verdict").map_err(|e| producer.refusal(&e))?;
         if head.level == AckLevel::Received {
-            metrics::acked(metrics::Level::Received, 1, u64::from(accepted.count), admitted.at.since.elapsed());
+            metrics::acked(metrics::Level::Received, 1, u64::from(accepted.count), at.since.elapsed());
         }
         Ok((accepted, deferred_write))
     }

@@ -8,7 +8,6 @@
 //! Whatever is dropped without an answer (level `none`) is counted.
 
 mod admission;
-mod batch;
 mod connection_slots;
 mod flush;
 mod framed;
@@ -38,7 +37,3 @@ pub(crate) use peer::{Peer, start_time};
 pub(crate) use quota::Owner;
 pub(crate) use reactor::Reactor;
 pub(crate) use session::{Answer, Session};
-
-/// Frames up to this length need no share of the budget for large ones. Of larger ones this many bytes come before a
-/// share is asked for: a peer that only claims a length gets nothing for it.
-pub(crate) const UNSHARED_FRAME_BYTES_MAX: usize = 64 * 1024;

@@ -1,77 +1,69 @@
 //! From the bytes that came to the request of each whole frame.
 
-use std::time::Instant;
-
-use bytes::Buf;
-use clad_proto::frame::{ErrorFrame, Frame, FrameError, FrameType, RawFrame, encode_pong, peek_known};
+use clad_journal::DeferredWrite;
+use clad_proto::frame::{Frame, FrameError, FrameType, RawFrame, encode_pong};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
 
-use super::{Connection, Flow, count_refusal};
-use crate::ingest::batch::Burst;
+use super::appends::Flow;
+use super::burst::Burst;
+use super::connection::Connection;
+use crate::ingest::admission::count_refusal;
+use crate::ingest::reactor::defer_write;
 
 impl Connection {
-    /// Handles every whole frame in the buffer.
+    /// Handles every whole frame in the buffer, and leaves the write that they defer to this thread of the reactor.
     pub(super) fn process(&mut self) -> Flow {
-        let buf = std::mem::take(&mut self.buf);
-        if !buf.is_empty() {
-            self.arrival = self.service.admission.arrival();
+        let bytes = self.input.take();
+        if !bytes.is_empty() {
+            self.appends.arrival = self.service.admission.arrival();
         }
-        let (at, flow) = self.frames(&buf);
-        if at > 0 {
-            self.assembled = None; // it was for the frame at the front
-        }
-        if self.out.is_empty() && self.reads.is_empty() {
-            self.give_out_back(); // room was made for answers that were not wanted
-        }
-        self.buf = buf;
-        self.buf.advance(at);
-        self.partial_since = match (flow, self.buf.is_empty()) {
-            // A large frame holds its share of the assembly budget also while its sender does not read.
-            (Flow::NeedBytes, false) => self.partial_since.filter(|_| at == 0).or_else(|| Some(Instant::now())),
-            (Flow::OutputFull, _) if self.assembled.is_some() => self.partial_since.or_else(|| Some(Instant::now())),
-            _ => None,
-        };
+        let mut burst = Burst::default();
+        let (at, flow) = self.frames(&bytes, &mut burst);
+        burst.deferred.into_iter().for_each(defer_write);
+        self.input.handled(bytes, at, flow);
+        self.output.release_unused(); // room was made for answers that were not wanted
         flow
     }
 
     /// Handles whole frames from the front on; returns how many bytes they took, and why it stopped.
-    fn frames(&mut self, bytes: &[u8]) -> (usize, Flow) {
+    fn frames<'a>(&mut self, bytes: &'a [u8], burst: &mut Burst<'a>) -> (usize, Flow) {
         let mut at = 0;
-        let mut burst = Burst::default();
-        self.look_for_ring_elsewhere();
+        if let Some(producer) = &self.appends.producer {
+            self.appends.ring.look_elsewhere(&producer.id);
+        }
         loop {
-            if !self.out_room.has_room_behind(self.out.len() + burst.answers_len()) {
-                match self.hand_over(&mut burst) {
+            if !self.output.has_room_behind(burst.answers_len()) {
+                match self.appends.hand_over(burst, &mut self.output) {
                     Err(stopped) => return (stopped, Flow::NeedPermit),
-                    Ok(()) if !self.out_room.has_room_behind(self.out.len()) => return (at, Flow::OutputFull),
+                    Ok(()) if !self.output.has_room_behind(0) => return (at, Flow::OutputFull),
                     Ok(()) => {}
                 }
             }
-            let peeked = peek_known(&bytes[at..], self.service.admission.max_append, &mut self.known_header);
+            let peeked = self.input.peek(&bytes[at..]);
             if let Ok(Some(raw)) = &peeked
                 && raw.header.kind == FrameType::Flush
-                && !self.may_flush()
+                && !self.appends.ring.may_flush()
             {
                 return (at, Flow::NeedPermit); // no append has joined: a connection with a ring takes none
             }
             if let Ok(Some(raw)) = &peeked
                 && raw.header.kind == FrameType::Append
-                && self.join(&mut burst, raw.body, at)
+                && self.appends.join(burst, raw.body, at)
             {
                 at += raw.total_len();
                 continue;
             }
-            if let Err(stopped) = self.hand_over(&mut burst) {
+            if let Err(stopped) = self.appends.hand_over(burst, &mut self.output) {
                 return (stopped, Flow::NeedPermit);
             }
             let raw = match peeked {
                 Ok(Some(raw)) => raw,
                 Ok(None) => return (at, Flow::NeedBytes),
-                Err(e) => return (at, self.protocol_error(&e)),
+                Err(e) => return (at, self.fatal(e.info())),
             };
             // A burst may have been full: then this one begins the next.
-            if raw.header.kind != FrameType::Append || !self.join(&mut burst, raw.body, at) {
-                match self.frame(&raw) {
+            if raw.header.kind != FrameType::Append || !self.appends.join(burst, raw.body, at) {
+                match self.frame(&raw, &mut burst.deferred).unwrap_or_else(|error| self.fatal(error)) {
                     Flow::NeedPermit => return (at, Flow::NeedPermit),
                     Flow::Close => return (at + raw.total_len(), Flow::Close),
                     Flow::NeedBytes | Flow::OutputFull => {}
@@ -81,42 +73,38 @@ impl Connection {
         }
     }
 
-    pub(super) fn protocol_error(&mut self, e: &FrameError) -> Flow {
-        self.fatal(e.info())
+    /// Handles a whole frame that joins no burst. An error ends the connection.
+    fn frame(&mut self, raw: &RawFrame<'_>, deferred: &mut Option<DeferredWrite>) -> Result<Flow, ErrorInfo> {
+        if raw.header.kind == FrameType::Append {
+            return self.appends.append(raw.body, &mut self.output, deferred);
+        }
+        match raw.decode().map_err(|e: FrameError| e.info())? {
+            Frame::Flush(flush) => self.appends.flush(flush, &mut self.output),
+            Frame::Read(read) => {
+                if let Err(error) = self.output.reads.begin(&self.service, &self.peer, &read) {
+                    self.output.error(read.request_id, error);
+                }
+            }
+            Frame::Ping(request_id) => encode_pong(&mut self.output.bytes, request_id),
+            Frame::CancelRead(request_id) => self.output.reads.cancel(request_id),
+            Frame::Ring(wanted) => self.appends.ask_for_ring(wanted)?,
+            Frame::Bye => {
+                self.appends.bye();
+                return Ok(Flow::Close);
+            }
+            _ => {
+                let text = format!("{:?} is no frame that a client sends here", raw.header.kind);
+                return Err(ErrorInfo::new(ErrorCode::MalformedFrame, text));
+            }
+        }
+        Ok(Flow::NeedBytes)
     }
 
+    /// Reports an error that ends the connection.
     pub(super) fn fatal(&mut self, error: ErrorInfo) -> Flow {
         count_refusal(AckLevel::Received, error.code, 1);
         tracing::debug!(peer = self.peer.name, %error, "protocol error");
-        ErrorFrame { request_id: 0, error }.encode(&mut self.out);
+        self.output.error(0, error);
         Flow::Close
-    }
-
-    fn frame(&mut self, raw: &RawFrame<'_>) -> Flow {
-        if raw.header.kind == FrameType::Append {
-            return self.append(raw.body);
-        }
-        match raw.decode() {
-            Ok(Frame::Flush(flush)) => self.flush(flush),
-            Ok(Frame::Read(read)) => self.read(read),
-            Ok(Frame::Ping(request_id)) => encode_pong(&mut self.out, request_id),
-            Ok(Frame::CancelRead(request_id)) => self.cancel(request_id),
-            Ok(Frame::Ring(wanted)) => return self.ask_for_ring(wanted),
-            Ok(Frame::Bye) => {
-                self.says_bye = true;
-                if self.session.unanswered() == 0
-                    && let Some(producer) = &mut self.producer
-                {
-                    producer.forget();
-                }
-                return Flow::Close;
-            }
-            Ok(_) => {
-                let text = format!("{:?} is no frame that a client sends here", raw.header.kind);
-                return self.fatal(ErrorInfo::new(ErrorCode::MalformedFrame, text));
-            }
-            Err(e) => return self.protocol_error(&e),
-        }
-        Flow::NeedBytes
     }
 }

@@ -4,37 +4,83 @@
 //! two orders. The ring ends with the last connection that holds it.
 
 use std::io;
+use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
-use clad_proto::frame::{ErrorFrame, RingGiven, RingWanted};
-use clad_proto::{ErrorCode, ErrorInfo};
+use clad_proto::frame::{Hello, RingGiven, RingWanted};
+use clad_proto::{AckLevel, ErrorCode, ErrorInfo, ProducerId};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
-use super::{Connection, Flow};
+use super::output::Output;
+use super::service::{Waiting, end_of};
 use crate::ingest::admission::count_refusal;
+use crate::ingest::peer::Peer;
 use crate::ingest::reactor::GiveFds;
-use crate::ingest::rings::{Asker, Given, RingRef, borrowed};
+use crate::ingest::rings::{Asker, Given, RingRef, Rings, borrowed, not_drained};
 
-impl Connection {
+/// The rings of a connection and of its producer.
+pub(super) struct RingControl {
+    rings: Rings,
+    /// A RING that is being answered, and its request id.
+    asking: (u32, Waiting<Result<(Given, RingRef), ErrorInfo>>),
+    /// The ring that its appends come by.
+    ring: Option<RingRef>,
+    /// The ring that its producer had when it came: unless it resumes that ring, or has another, it appends nothing.
+    met: Option<RingRef>,
+    /// Its producer has a ring that another connection was given; as of so many changes of which rings there are.
+    elsewhere: (bool, u64),
+    /// Waits until what its ring had reserved when a FLUSH came is with the journal.
+    pub(super) draining: Waiting<Result<(), ErrorInfo>>,
+    /// It is, for that FLUSH; or the reason why not.
+    pub(super) drained: Option<Result<(), ErrorInfo>>,
+}
+
+impl RingControl {
+    pub(super) fn new(rings: Rings) -> Self {
+        let (asking, ring, met) = ((0, None), None, None);
+        Self { rings, asking, ring, met, elsewhere: (false, 0), draining: None, drained: None }
+    }
+
+    /// Meets the ring that the producer of a HELLO has already.
+    pub(super) async fn meet(&mut self, hello: &Hello, peer: &Peer) -> Result<(), ErrorInfo> {
+        self.met = self.rings.meet(hello, peer).await?;
+        Ok(())
+    }
+
     /// Returns true if its appends come by a ring, or will.
     pub(super) fn has_ring(&self) -> bool {
-        self.ring.is_some() || self.asking.is_some()
+        self.ring.is_some() || self.is_asked()
+    }
+
+    /// Returns true if a RING waits for its answer.
+    pub(super) fn is_asked(&self) -> bool {
+        self.asking.1.is_some()
     }
 
     /// Returns true if its producer has a ring, or had one when it came: then this connection itself takes no append.
-    pub(crate) fn appends_by_ring(&self) -> bool {
-        self.has_ring() || self.met_ring.is_some() || self.ring_elsewhere.0
+    pub(super) fn takes_appends(&self) -> bool {
+        self.has_ring() || self.met.is_some() || self.elsewhere.0
     }
 
     /// Looks if its producer was given a ring by another connection, where there are other rings than at the last look.
-    pub(super) fn look_for_ring_elsewhere(&mut self) {
-        let changes = self.service.rings.changes();
-        if changes != self.ring_elsewhere.1
-            && let Some(producer) = &self.producer
-        {
-            let elsewhere = !self.has_ring() && self.service.rings.has_ring(&producer.id);
-            self.ring_elsewhere = (elsewhere, changes);
+    pub(super) fn look_elsewhere(&mut self, producer: &ProducerId) {
+        let changes = self.rings.changes();
+        if changes != self.elsewhere.1 {
+            self.elsewhere = (!self.has_ring() && self.rings.has_ring(producer), changes);
         }
+    }
+
+    /// The answer to an append of this connection itself, if it takes none but by a ring. An error ends the connection.
+    pub(super) fn refusal(&self) -> Result<Option<ErrorInfo>, ErrorInfo> {
+        if self.has_ring() {
+            let text = "this connection's appends come by its ring";
+            return Err(ErrorInfo::new(ErrorCode::MalformedFrame, text));
+        }
+        if let Some(ring) = &self.met {
+            self.rings.end(ring.id());
+            return Err(not_drained());
+        }
+        Ok(self.elsewhere.0.then(not_drained))
     }
 
     /// Returns true if the FLUSH at the front can be answered: what its ring had reserved when it came is with the
@@ -52,72 +98,79 @@ impl Connection {
         self.drained.is_some()
     }
 
-    /// Returns true if the log has lost records that came by its ring; once for each time.
-    pub(super) fn has_lost(&self) -> bool {
-        self.ring.as_ref().is_some_and(RingRef::take_lost)
+    /// Takes the result for the FLUSH at the front; an error where no watermark can answer it: its ring was not drained,
+    /// or the log has lost records that came by it.
+    pub(super) fn flushed(&mut self) -> Result<(), ErrorInfo> {
+        self.drained.take().unwrap_or(Ok(()))?;
+        if self.ring.as_ref().is_some_and(RingRef::take_lost) {
+            let text = "what this ring had given back as written is not in the log any more: it is lost";
+            let mut error = ErrorInfo::new(ErrorCode::JournalFailed, text);
+            (error.retryable, error.maybe_written) = (false, false);
+            return Err(error);
+        }
+        Ok(())
     }
 
-    pub(super) fn ask_for_ring(&mut self, wanted: RingWanted) -> Flow {
-        let refuse = |text| ErrorInfo::new(ErrorCode::MalformedFrame, text);
-        let Some(producer) = &self.producer else {
-            return self.fatal(refuse("HELLO did not say that this connection appends"));
-        };
+    /// Asks for a ring, for a connection that has unanswered appends or not. An error ends the connection.
+    pub(super) fn ask(&mut self, wanted: RingWanted, asker: Asker, is_unanswered: bool) -> Result<(), ErrorInfo> {
+        let refuse = |text| Err(ErrorInfo::new(ErrorCode::MalformedFrame, text));
         if self.has_ring() || wanted.request_id == 0 {
-            return self.fatal(refuse("a connection has one ring, and a RING a request id"));
+            return refuse("a connection has one ring, and a RING a request id");
         }
-        if self.session.waits() {
-            return self.fatal(refuse("RING after an APPEND"));
+        if is_unanswered {
+            return refuse("RING after an APPEND");
         }
-        let asker = Asker {
-            peer: self.peer.clone(),
-            producer: producer.id,
-            producer_epoch: producer.epoch,
-            owner: producer.owner,
-        };
-        let rings = self.service.rings.clone();
-        self.asking = Some((wanted.request_id, Box::pin(async move { rings.give(wanted, asker).await })));
-        Flow::NeedBytes
+        let rings = self.rings.clone();
+        self.asking = (wanted.request_id, Some(Box::pin(async move { rings.give(wanted, asker).await })));
+        Ok(())
     }
 
-    /// Waits for the answer and sends it, with the descriptors.
-    pub(super) async fn answer_ring<W: AsyncWrite + GiveFds + Unpin>(&mut self, wr: &mut W) -> io::Result<()> {
-        let Some((request_id, answer)) = self.asking.take() else { return Ok(()) };
-        let (given, ring_ref) = match answer.await {
+    /// Waits for the answer and sends it, with the descriptors. Returns true if a ring was given. A peer that takes
+    /// nothing for so long (stopped, or never reads) loses its ring by that, and does not delay a stop.
+    pub(super) async fn answer<W>(&mut self, wr: &mut W, output: &mut Output, timeout: Duration) -> io::Result<bool>
+    where
+        W: AsyncWrite + GiveFds + Unpin,
+    {
+        let request_id = self.asking.0;
+        let (given, ring) = match end_of(&mut self.asking.1).await {
             Ok(given) => given,
             Err(error) => {
-                count_refusal(clad_proto::AckLevel::Received, error.code, 1);
-                ErrorFrame { request_id, error }.encode(&mut self.out);
-                return Ok(());
+                count_refusal(AckLevel::Received, error.code, 1);
+                output.error(request_id, error);
+                return Ok(false);
             }
         };
-        (self.ring, self.met_ring) = (Some(ring_ref), None);
-        self.slot_state.in_use();
-        // A peer that takes nothing (stopped, or never reads) loses its ring by that, and does not delay a stop.
-        match tokio::time::timeout(self.service.peer_timeouts.ring_handover, self.give_ring(wr, request_id, &given))
-            .await
-        {
-            Ok(result) => result,
+        (self.ring, self.met) = (Some(ring), None);
+        match tokio::time::timeout(timeout, give(wr, &mut output.bytes, request_id, &given)).await {
+            Ok(result) => result.map(|()| true),
             Err(_) => Err(io::ErrorKind::BrokenPipe.into()),
         }
     }
 
-    async fn give_ring<W>(&mut self, wr: &mut W, request_id: u32, given: &Given) -> io::Result<()>
-    where
-        W: AsyncWrite + GiveFds + Unpin,
-    {
-        wr.write_all_buf(&mut self.out).await?;
-        let mut frame = BytesMut::new();
-        RingGiven {
-            request_id,
-            id: given.id,
-            known: given.known,
-            other_clock: false,
-            bytes: given.shape.data_bytes(),
-            max_payload_bytes: given.shape.max_payload() as u32,
+    /// The client has said that it will not come back.
+    pub(super) fn forget(&mut self) {
+        if let Some(ring) = &mut self.ring {
+            ring.forget();
         }
-        .encode(&mut frame);
-        let sent = wr.give(&frame, &borrowed(&given.fds)).await?;
-        frame.advance(sent);
-        wr.write_all_buf(&mut frame).await
     }
+}
+
+async fn give<W>(wr: &mut W, out: &mut BytesMut, request_id: u32, given: &Given) -> io::Result<()>
+where
+    W: AsyncWrite + GiveFds + Unpin,
+{
+    wr.write_all_buf(out).await?;
+    let mut frame = BytesMut::new();
+    RingGiven {
+        request_id,
+        id: given.id,
+        known: given.known,
+        other_clock: false,
+        bytes: given.shape.data_bytes(),
+        max_payload_bytes: given.shape.max_payload() as u32,
+    }
+    .encode(&mut frame);
+    let sent = wr.give(&frame, &borrowed(&given.fds)).await?;
+    frame.advance(sent);
+    wr.write_all_buf(&mut frame).await
 }

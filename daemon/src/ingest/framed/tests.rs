@@ -3,22 +3,29 @@
 use std::io::{Read as _, Write as _};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc as channel;
+use std::sync::{Arc, mpsc as channel};
+use std::time::{Duration, Instant};
 
+use bytes::BytesMut;
 use clad_journal::{Append, Journal, JournalConfig, Level};
 use clad_proto::frame::{
     AppendHead, Frame, FrameDecoder, Hello, Intent, Read, ReadFrom, RingWanted, encode_append, encode_ping, encode_pong,
 };
 use clad_proto::limits::MAX_VERSION;
-use clad_proto::{AckLevel, DurabilityPolicy, Group, PayloadBuilder, Record};
+use clad_proto::{AckLevel, DurabilityPolicy, ErrorCode, Group, PayloadBuilder, Record};
 use tokio::runtime::Runtime;
+use tokio::sync::watch;
 
 use super::buffers::{OUT_BYTES_MAX, OUT_UNSHARED_BYTES_MAX};
-use super::*;
+use super::{PeerTimeouts, Service, serve};
+use crate::ingest::admission::Admission;
 use crate::ingest::connection_slots::{ConnectionSlot, ConnectionSlots};
-use crate::ingest::quota::Owner;
+use crate::ingest::peer::Peer;
+use crate::ingest::quota::{Owner, Quota};
 use crate::ingest::reactor::Reactor;
+use crate::ingest::rings::Rings;
 use crate::ops::metrics;
+use crate::read::Reads;
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Short replacement for a minute.

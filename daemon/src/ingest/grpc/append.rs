@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use clad_journal::{Accepted, Watcher};
-use clad_proto::frame::{AppendHead, Flush, Hello};
+use clad_proto::frame::{AppendHead, AppendView, Flush, Hello};
 use clad_proto::grpc::{Asked, AskedAppend, to_status, v1};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo, Payload};
 use tokio::sync::{mpsc, watch};
@@ -393,7 +393,7 @@ impl Conversation {
         let since = admitted.at.since;
         let (first_seq, count, payload_crc) = (append.first_seq, payload.count, payload.checksum());
         let head = AppendHead { first_seq, count, level, gap: append.gap, payload_crc };
-        let accepted = admission.take(&self.peer, producer, &head, &payload.bytes, admitted);
+        let accepted = admission.take(&self.peer, producer, &AppendView { head, payload: &payload.bytes }, admitted);
         // No thread of the runtime may block: a write that is deferred is dropped, and the journal's threads make it.
         Ok(accepted.map(|(accepted, _)| (accepted, bytes, since)))
     }

@@ -429,8 +429,7 @@ fn prepare<'a>(
     let view = AppendView { head: AppendHead { first_seq, count, level, gap: true, payload_crc }, payload };
     // The checksum was taken when the entry was checked. It is that of the payload, for an entry has the trailer of an
     // append.
-    let item = ring.admission.item(&view, entry.sum, at, &mut ring.known_group);
-    (trailer.level, item.ok_or_else(|| ring.admission.why_not(&view)))
+    (trailer.level, ring.admission.item(&view, entry.sum, at, &mut ring.known_group))
 }
 
 /// Counters that are updated once for all.

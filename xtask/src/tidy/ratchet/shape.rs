@@ -1,7 +1,7 @@
 //! Sizes: lines, tokens, fields, implementations, entries; assertions; documentation.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use proc_macro2::{TokenStream, TokenTree};
@@ -15,8 +15,12 @@ use super::{Ratchets, shipped};
 const STRUCT_FIELDS_MAX: usize = 12;
 /// A type whose own methods lie in more files than this is counted.
 const IMPL_FILES_MAX: usize = 2;
-/// Structs whose fields are counted by themselves.
-const NAMED_STRUCTS: [(&str, &str); 2] = [("journal", "Committer"), ("daemon", "Connection")];
+/// Structs whose fields are counted by themselves, and with those of all that they own: a split alone lowers the first
+/// count, not the second.
+const NAMED_STRUCTS: [(&str, &str, &str); 2] = [
+    ("journal", "Committer", "journal/src/write/committer/mod.rs"),
+    ("daemon", "Connection", "daemon/src/ingest/framed/connection.rs"),
+];
 /// Names of constants that say neither of what nor in what unit.
 const VAGUE_CONSTANTS: [&str; 6] = ["PATIENCE", "LOOK", "LOOKS", "MOST", "LEAST", "AT_MOST"];
 /// Words that are no noun to search for, at the beginning of a doc comment.
@@ -37,12 +41,14 @@ pub(super) fn measure(files: &[File], all: &mut Ratchets) -> Result<()> {
         shapes.file = file.path.clone();
         shapes.visit_file(&parsed);
     }
-    let impls = |shapes: &Shapes| shapes.impls.values().filter(|files| files.len() > IMPL_FILES_MAX).count();
-    let large = |shapes: &Shapes| shapes.fields.iter().filter(|(_, fields)| *fields > STRUCT_FIELDS_MAX).count();
-    for (of, name) in NAMED_STRUCTS {
-        let fields = shapes.get(of).into_iter().flat_map(|shapes| &shapes.fields).filter(|(its, _)| its == name);
-        let most = fields.map(|(_, fields)| *fields).max().with_context(|| format!("there is no struct {name}"))?;
+    let impls = |shapes: &Shapes| shapes.spread().values().filter(|files| files.len() > IMPL_FILES_MAX).count();
+    let large = |shapes: &Shapes| shapes.structs.values().filter(|one| one.fields > STRUCT_FIELDS_MAX).count();
+    for (of, name, file) in NAMED_STRUCTS {
+        let shapes = shapes.get(of).with_context(|| format!("there is no crate {of}"))?;
+        let most = shapes.structs.get(&(name.to_owned(), file.into()));
+        let most = most.with_context(|| format!("{file} has no struct {name}"))?.fields;
         all.at_most.insert(format!("fields of {name}"), most);
+        all.at_most.insert(format!("fields of {name} and of all that it owns"), shapes.owned_fields(name, file));
     }
     let rust = || files.iter().filter(|file| file.ends_with(&[".rs"]));
     for (name, count) in [
@@ -147,13 +153,72 @@ fn words(file: &File) -> usize {
     file.text.split_whitespace().count()
 }
 
+/// A struct: the number of its fields, and the names in their types, without what is shared by an `Arc`.
+struct Struct {
+    fields: usize,
+    owns: BTreeSet<String>,
+}
+
+/// Names in a type, without those in what is shared.
+#[derive(Default)]
+struct OwnedNames(BTreeSet<String>);
+
+impl<'ast> Visit<'ast> for OwnedNames {
+    fn visit_path_segment(&mut self, segment: &'ast syn::PathSegment) {
+        if segment.ident != "Arc" && segment.ident != "Weak" {
+            self.0.insert(segment.ident.to_string());
+            visit::visit_path_segment(self, segment);
+        }
+    }
+}
+
 /// Structs and implementations of a crate.
 #[derive(Default)]
 struct Shapes {
-    file: std::path::PathBuf,
-    fields: Vec<(String, usize)>,
-    impls: BTreeMap<String, BTreeSet<std::path::PathBuf>>,
+    file: PathBuf,
+    /// By name and file.
+    structs: BTreeMap<(String, PathBuf), Struct>,
+    /// Files that define a type of this name.
+    definitions: BTreeMap<String, BTreeSet<PathBuf>>,
+    /// Types with methods of their own, and the file of these.
+    impls: Vec<(String, PathBuf)>,
     append_entries: usize,
+}
+
+impl Shapes {
+    fn define(&mut self, name: &syn::Ident) {
+        self.definitions.entry(name.to_string()).or_default().insert(self.file.clone());
+    }
+
+    /// The file that defines a type of this name; of several the one that is nearest in the tree.
+    fn definition(&self, name: &str, from: &Path) -> Option<&Path> {
+        let common = |of: &&PathBuf| of.components().zip(from.components()).take_while(|(a, b)| a == b).count();
+        Some(self.definitions.get(name)?.iter().max_by_key(common)?)
+    }
+
+    /// Fields of a struct, and of the crate's structs that it owns, directly or not; each struct once.
+    fn owned_fields(&self, name: &str, file: &str) -> usize {
+        let mut names = vec![(name.to_owned(), PathBuf::from(file))];
+        let (mut seen, mut sum) = (BTreeSet::new(), 0);
+        while let Some(key) = names.pop() {
+            if let Some(one) = self.structs.get(&key).filter(|_| seen.insert(key.clone())) {
+                sum += one.fields;
+                let file = |name| Some(self.definition(name, &key.1)?.to_owned());
+                names.extend(one.owns.iter().filter_map(|name| Some((name.clone(), file(name)?))));
+            }
+        }
+        sum
+    }
+
+    /// For each type, by its name and the file of its definition: the files of its methods.
+    fn spread(&self) -> BTreeMap<(&str, &Path), BTreeSet<&Path>> {
+        let mut all = BTreeMap::<_, BTreeSet<&Path>>::new();
+        for (name, file) in &self.impls {
+            let of = self.definition(name, file).unwrap_or(file);
+            all.entry((name.as_str(), of)).or_default().insert(file);
+        }
+        all
+    }
 }
 
 impl<'ast> Visit<'ast> for Shapes {
@@ -164,7 +229,15 @@ impl<'ast> Visit<'ast> for Shapes {
     }
 
     fn visit_item_struct(&mut self, item: &'ast syn::ItemStruct) {
-        self.fields.push((item.ident.to_string(), item.fields.len()));
+        self.define(&item.ident);
+        let mut owns = OwnedNames::default();
+        owns.visit_fields(&item.fields);
+        let key = (item.ident.to_string(), self.file.clone());
+        self.structs.insert(key, Struct { fields: item.fields.len(), owns: owns.0 });
+    }
+
+    fn visit_item_enum(&mut self, item: &'ast syn::ItemEnum) {
+        self.define(&item.ident);
     }
 
     fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
@@ -179,7 +252,7 @@ impl<'ast> Visit<'ast> for Shapes {
             });
             self.append_entries += entries.count();
         }
-        self.impls.entry(name).or_default().insert(self.file.clone());
+        self.impls.push((name, self.file.clone()));
     }
 }
 
@@ -215,6 +288,18 @@ mod tests {
     }
 
     #[test]
+    fn the_fields_of_parts_count_with_their_owner() {
+        let mut shapes = Shapes::default();
+        let text = "struct A { x: u8, b: B, shared: Arc<D> } struct B { y: Option<Box<C>>, of: Weak<D> }
+            struct C { back: Vec<B>, z: u8 } struct D { u: u8 }";
+        for (path, text) in [("a.rs", text), ("z/b.rs", "struct B { elsewhere: u8 }")] {
+            shapes.file = path.into();
+            shapes.visit_file(&syn::parse_file(text).expect("it is Rust"));
+        }
+        assert_eq!(shapes.owned_fields("A", "a.rs"), 3 + 2 + 2);
+    }
+
+    #[test]
     fn fields_and_files_of_types_are_counted() {
         let mut shapes = Shapes::default();
         for path in ["a.rs", "b.rs", "c.rs"] {
@@ -223,10 +308,23 @@ mod tests {
                 "struct A { x: u8, y: u8 }\nimpl A {}\nimpl Clone for B {}\n#[cfg(test)] mod tests { impl B {} }";
             shapes.visit_file(&syn::parse_file(text).expect("it is Rust"));
         }
-        assert_eq!(shapes.fields[0], ("A".to_owned(), 2));
-        assert_eq!(
-            shapes.impls.iter().map(|(name, files)| (name.as_str(), files.len())).collect::<Vec<_>>(),
-            [("A", 3)]
-        );
+        assert_eq!(shapes.structs[&("A".to_owned(), "a.rs".into())].fields, 2);
+        assert_eq!(shapes.impls.len(), 3);
+    }
+
+    #[test]
+    fn a_type_is_known_by_its_name_and_the_nearest_file_that_defines_it() {
+        let mut shapes = Shapes::default();
+        for (path, text) in [
+            ("a/mod.rs", "struct A; impl A {}"),
+            ("a/b.rs", "impl A {}"),
+            ("a/c.rs", "impl A {}"),
+            ("d/e.rs", "enum A {} impl A {}"),
+        ] {
+            shapes.file = path.into();
+            shapes.visit_file(&syn::parse_file(text).expect("it is Rust"));
+        }
+        let files: Vec<_> = shapes.spread().values().map(BTreeSet::len).collect();
+        assert_eq!(files, [3, 1]);
     }
 }

@@ -1,0 +1,97 @@
+//! The READs of a connection that have not ended.
+//!
+//! Invariants: at most [`MAX_READS_PER_CONNECTION`] are open, each with a request id of its own. One is forgotten when
+//! its task is over and its last block was taken. All end with the connection.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use clad_proto::frame::Read;
+use clad_proto::limits::MAX_READS_PER_CONNECTION;
+use clad_proto::{ErrorCode, ErrorInfo};
+use tokio::sync::{mpsc, watch};
+use tokio::task::AbortHandle;
+
+use super::service::Service;
+use crate::ingest::peer::Peer;
+
+/// Blocks between the log and the output.
+const QUEUED_BLOCKS_MAX: usize = 2;
+
+/// The open READs, and their blocks.
+pub(super) struct OpenReads {
+    blocks: (mpsc::Sender<Bytes>, mpsc::Receiver<Bytes>),
+    open: HashMap<u32, OpenRead>,
+}
+
+struct OpenRead {
+    task: AbortHandle,
+    follows: bool,
+    cancel: watch::Sender<bool>,
+}
+
+impl OpenReads {
+    pub(super) fn new() -> Self {
+        Self { blocks: mpsc::channel(QUEUED_BLOCKS_MAX), open: HashMap::new() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// Begins a READ; an error is its answer.
+    pub(super) fn begin(&mut self, service: &Service, peer: &Peer, read: &Read) -> Result<(), ErrorInfo> {
+        self.forget_ended();
+        let refuse = |code, text: &str| Err(ErrorInfo::new(code, text));
+        if !peer.may_read {
+            let text = "this peer may not read this log ([access] read_group, allow_read)";
+            return refuse(ErrorCode::PermissionDenied, text);
+        }
+        if self.open.get(&read.request_id).is_some_and(|open| !open.cancel.is_closed()) || read.request_id == 0 {
+            return refuse(ErrorCode::MalformedFrame, "a READ needs a request id that no open READ has");
+        }
+        if self.open.len() >= MAX_READS_PER_CONNECTION {
+            return refuse(ErrorCode::Busy, "too many READs are open on this connection");
+        }
+        let start = service.reads.start(read, peer.quota_owner())?;
+        let (cancel, cancelled) = watch::channel(false);
+        let task = tokio::spawn(start.run(self.blocks.0.clone(), service.stop.clone(), cancelled));
+        self.open.insert(read.request_id, OpenRead { task: task.abort_handle(), follows: read.follow, cancel });
+        Ok(())
+    }
+
+    pub(super) fn cancel(&mut self, request_id: u32) {
+        // The read itself reports where it ends, behind what it has given. One that has ended already has done that.
+        if let Some(read) = self.open.get(&request_id) {
+            read.cancel.send_replace(true);
+        }
+    }
+
+    /// The next block of any of them. Cancel safe.
+    pub(super) async fn next_block(&mut self) -> Option<Bytes> {
+        self.blocks.1.recv().await
+    }
+
+    /// Forgets READs whose task is over and whose last block was taken.
+    pub(super) fn forget_ended(&mut self) {
+        // In this order: a task that is over has sent its last block, and it is in the channel or was taken.
+        let blocks = &self.blocks.1;
+        self.open.retain(|_, read| !(read.task.is_finished() && blocks.is_empty()));
+    }
+
+    /// Ends those that follow the log.
+    pub(super) fn end_following(&mut self) {
+        self.open.retain(|_, read| {
+            if read.follows {
+                read.task.abort();
+            }
+            !read.follows
+        });
+    }
+}
+
+impl Drop for OpenReads {
+    fn drop(&mut self) {
+        self.open.values().for_each(|read| read.task.abort());
+    }
+}
