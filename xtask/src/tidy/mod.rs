@@ -10,6 +10,7 @@ mod imports;
 mod lex;
 mod links;
 mod ratchet;
+mod rooms;
 mod text;
 mod walk;
 
@@ -44,6 +45,7 @@ impl fmt::Display for Finding {
 fn findings(files: &[File]) -> Vec<Finding> {
     let mut findings = imports::check(files);
     findings.extend(links::check(files));
+    findings.extend(rooms::check(files));
     findings.extend(ratchet::check(files));
     for file in files {
         findings.extend(text::check(file));
