@@ -34,134 +34,169 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// An append was given its offsets.
-pub fn appended(transport: Transport, records: u64, bytes: u64) {
-    if let Some(m) = meters() {
+/// Defines functions that count on the meters, and do nothing while there are none.
+macro_rules! counting {
+    ($m:ident: $($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $type:ty),*) $body:block)+) => {
+        $($(#[$doc])* $vis fn $name($($arg: $type),*) {
+            if let Some($m) = meters() $body
+        })+
+    };
+}
+
+counting! { m:
+    /// An append was given its offsets.
+    pub fn appended(transport: Transport, records: u64, bytes: u64) {
         m.appended_records.of(transport).increment(records);
         m.appended_bytes.increment(bytes);
     }
-}
 
-/// The acks of so many appends were released, `took` after they were decoded.
-pub fn acked(level: Level, appends: u64, records: u64, took: Duration) {
-    if let Some(m) = meters() {
+    /// The acks of so many appends were released, `took` after they were decoded.
+    pub fn acked(level: Level, appends: u64, records: u64, took: Duration) {
         m.acked_records.of(level).increment(records);
         m.append_duration.of(level).observe(nanos(took), appends);
     }
-}
 
-/// Records were refused, and that was reported to their sender.
-pub fn rejected(reason: Rejected, records: u64) {
-    if let Some(m) = meters() {
-        m.rejected_records.of(reason).increment(records);
-    }
-}
+    /// Records were refused, and that was reported to their sender.
+    pub fn rejected(reason: Rejected, records: u64) { m.rejected_records.of(reason).increment(records) }
 
-/// Records were lost, and that was reported to no one.
-pub fn dropped(reason: Dropped, records: u64) {
-    if let Some(m) = meters() {
-        m.dropped_records.of(reason).increment(records);
-    }
-}
+    /// Records were lost, and that was reported to no one.
+    pub fn dropped(reason: Dropped, records: u64) { m.dropped_records.of(reason).increment(records) }
 
-/// Something was refused for want of a share.
-pub fn refused_for_share(what: Share) {
-    if let Some(m) = meters() {
-        m.refused_for_share.of(what).increment(1);
-    }
-}
+    /// Something was refused for want of a share.
+    pub fn refused_for_share(what: Share) { m.refused_for_share.of(what).increment(1) }
 
-/// Number of such refusals, of each.
-pub(crate) fn refusals_for_share() -> [u64; Share::ALL.len()] {
-    let count = |what: Share| meters().map_or(0, |m| m.refused_for_share.of(what).get());
-    std::array::from_fn(|at| count(Share::ALL[at]))
-}
+    /// Resent records were stored already.
+    pub fn deduplicated(records: u64) { m.deduplicated_records.increment(records) }
 
-/// Resent records were stored already.
-pub fn deduplicated(records: u64) {
-    if let Some(m) = meters() {
-        m.deduplicated_records.increment(records);
-    }
-}
-
-/// A batch was handed to the disk.
-pub fn batch(records: u64, bytes: u64) {
-    if let Some(m) = meters() {
+    /// A batch was handed to the disk.
+    pub fn batch(records: u64, bytes: u64) {
         m.batch_records.observe(records, 1);
         m.batch_bytes.observe(bytes, 1);
     }
-}
 
-/// A batch was written by the thread that took it, with nothing in flight beside it.
-pub fn inline_batch() {
-    if let Some(m) = meters() {
-        m.inline_batches.increment(1);
-    }
-}
+    /// A batch was written by the thread that took it, with nothing in flight beside it.
+    pub fn inline_batch() { m.inline_batches.increment(1) }
 
-/// A sync, or a write that syncs, was done.
-pub fn synced(took: Duration) {
-    if let Some(m) = meters() {
-        m.sync_duration.observe(nanos(took), 1);
-    }
-}
+    /// A sync, or a write that syncs, was done.
+    pub fn synced(took: Duration) { m.sync_duration.observe(nanos(took), 1) }
 
-/// A write or sync failed.
-pub fn sync_failed() {
-    if let Some(m) = meters() {
-        m.sync_failures.increment(1);
-    }
-}
+    /// A write or sync failed.
+    pub fn sync_failed() { m.sync_failures.increment(1) }
 
-/// Bytes of appends that are held in memory now.
-pub fn inflight_bytes(bytes: u64) {
-    if let Some(m) = meters() {
-        m.inflight_bytes.set(float(bytes));
-    }
-}
+    /// Bytes of appends that are held in memory now.
+    pub fn inflight_bytes(bytes: u64) { m.inflight_bytes.set(float(bytes)) }
 
-/// Bytes that buffers of connections take beyond their own.
-pub fn connection_buffers(bytes: u64) {
-    if let Some(m) = meters() {
-        m.connection_buffers.set(float(bytes));
-    }
-}
+    /// Bytes that buffers of connections take beyond their own.
+    pub fn connection_buffers(bytes: u64) { m.connection_buffers.set(float(bytes)) }
 
-/// Rings of shared memory, the memory that they take, and how many of them are not drained.
-pub fn rings(count: u64, bytes: u64, stalled: u64) {
-    if let Some(m) = meters() {
+    /// Rings of shared memory, the memory that they take, and how many of them are not drained.
+    pub fn rings(count: u64, bytes: u64, stalled: u64) {
         m.rings.set(float(count));
         m.ring_bytes.set(float(bytes));
         m.rings_stalled.set(float(stalled));
     }
+
+    /// A ring was cut off.
+    pub fn ring_cut_off() { m.rings_cut_off.increment(1) }
+
+    /// Rings that were given out and are stored nowhere else.
+    pub fn rings_unprotected(count: u64) { m.rings_unprotected.set(float(count)) }
+
+    /// The holder of the rings has ended.
+    pub fn ring_keeper_lost() { m.ring_keepers_lost.increment(1) }
+
+    /// The drain of the rings was woken.
+    pub fn ring_wakeup() { m.ring_wakeups.increment(1) }
+
+    /// The end of the log at a watermark.
+    pub fn offset(watermark: Watermark, end: u64) { m.offset.of(watermark).set(float(end)) }
+
+    /// The most that appends in memory may take together.
+    pub fn inflight_limit(bytes: u64) { m.inflight_limit.set(float(bytes)) }
+
+    /// Reach of the log: the lowest offset, and the append time up to which something may be gone (Unix nanoseconds), once
+    /// a segment was sealed.
+    pub fn horizon(lowest_offset: u64, oldest_segment_ns: Option<i64>) {
+        m.lowest_offset.set(float(lowest_offset));
+        #[expect(clippy::cast_precision_loss, reason = "a time that is off by part of a microsecond")]
+        m.oldest_segment.set(oldest_segment_ns.unwrap_or(0) as f64 / 1e9);
+    }
+
+    /// Age of the oldest record that is not on stable storage; zero where all are.
+    pub fn oldest_undurable(age: Duration) { m.oldest_undurable.set(age.as_secs_f64()) }
+
+    /// A segment was sealed.
+    pub fn rotated(trigger: Trigger) { m.rotations.of(trigger).increment(1) }
+
+    /// A rotation found no prepared segment.
+    pub fn unprepared() { m.unprepared.increment(1) }
+
+    /// A segment was written over one that retention removed.
+    pub fn recycled() { m.recycled.increment(1) }
+
+    /// Sets whether the operator states that the disks are protected against power loss.
+    pub fn power_loss_protected(stated: bool) { m.power_loss_protected.set(f64::from(u8::from(stated))) }
+
+    /// Size of the log, and whether its next segment is ready.
+    pub fn segments(segments: u64, journal_bytes: u64, prepared: bool) {
+        m.segments.set(float(segments));
+        m.journal_bytes.set(float(journal_bytes));
+        m.prepared.set(f64::from(u8::from(prepared)));
+    }
+
+    /// The file system: free space, size, and the reserve that no new segment may take.
+    pub fn disk(free: u64, size: u64, reserve: u64) {
+        m.disk_free.set(float(free));
+        m.disk_size.set(float(size));
+        m.disk_reserve.set(float(reserve));
+    }
+
+    /// Sets whether appends are accepted.
+    pub fn ready(ready: bool) { m.ready.set(f64::from(u8::from(ready))) }
+
+    /// Sets whether the journal has failed.
+    pub fn journal_failed(failed: bool) { m.journal_failed.set(f64::from(u8::from(failed))) }
+
+    /// A slower way was taken.
+    pub fn io_fallback(reason: Fallback) { m.io_fallbacks.of(reason).increment(1) }
+
+    /// The running process recovered, or tried to.
+    pub fn recovery(outcome: Recovery) { m.recoveries.of(outcome).increment(1) }
+
+    /// The recovery of the start is over.
+    pub fn recovered(took: Duration, quarantined_bytes: u64) {
+        m.recovery_duration.set(took.as_secs_f64());
+        m.recovery_truncated.increment(quarantined_bytes);
+    }
+
+    /// A configuration was taken at a moment (Unix time), or refused.
+    pub fn config_loaded(taken_at: Option<Duration>) {
+        m.reload_successful.set(f64::from(u8::from(taken_at.is_some())));
+        if let Some(at) = taken_at {
+            m.reload_time.set(at.as_secs_f64());
+        }
+    }
+
+    /// The records of these offsets were found damaged, or lost; meeting them again does not count them again.
+    pub fn damaged(from: u64, to: u64) { m.corrupt_records.increment(m.damaged.note(from, to)) }
+
+    /// Acknowledged records that are known to be gone.
+    pub fn lost(records: u64, segments: [(Broken, u64); 3]) {
+        m.lost_records.set(float(records));
+        segments.into_iter().for_each(|(broken, count)| m.broken_segments.of(broken).set(float(count)));
+    }
+
+    /// Retention by age rests, because the wall clock has jumped.
+    pub fn retention_paused() { m.retention_pauses.increment(1) }
+
+    /// Retention removed segments.
+    pub fn retained_away(rule: Rule, segments: u64) { m.retained_away.of(rule).increment(segments) }
 }
 
-/// A ring was cut off.
-pub fn ring_cut_off() {
-    if let Some(m) = meters() {
-        m.rings_cut_off.increment(1);
-    }
-}
-
-/// Rings that were given out and are stored nowhere else.
-pub fn rings_unprotected(count: u64) {
-    if let Some(m) = meters() {
-        m.rings_unprotected.set(float(count));
-    }
-}
-
-/// The holder of the rings has ended.
-pub fn ring_keeper_lost() {
-    if let Some(m) = meters() {
-        m.ring_keepers_lost.increment(1);
-    }
-}
-
-/// The drain of the rings was woken.
-pub fn ring_wakeup() {
-    if let Some(m) = meters() {
-        m.ring_wakeups.increment(1);
-    }
+/// Number of refusals for want of a share, of each.
+pub(crate) fn refusals_for_share() -> [u64; Share::ALL.len()] {
+    let count = |what: Share| meters().map_or(0, |m| m.refused_for_share.of(what).get());
+    std::array::from_fn(|at| count(Share::ALL[at]))
 }
 
 /// A connection that is counted for as long as this lives.
@@ -184,159 +219,5 @@ impl Drop for Connection {
         if let Some(m) = meters() {
             m.connections.of(self.0).decrement(1.0);
         }
-    }
-}
-
-/// The end of the log at a watermark.
-pub fn offset(watermark: Watermark, end: u64) {
-    if let Some(m) = meters() {
-        m.offset.of(watermark).set(float(end));
-    }
-}
-
-/// The most that appends in memory may take together.
-pub fn inflight_limit(bytes: u64) {
-    if let Some(m) = meters() {
-        m.inflight_limit.set(float(bytes));
-    }
-}
-
-/// Reach of the log: the lowest offset, and the append time up to which something may be gone (Unix nanoseconds), once
-/// a segment was sealed.
-pub fn horizon(lowest_offset: u64, oldest_segment_ns: Option<i64>) {
-    if let Some(m) = meters() {
-        m.lowest_offset.set(float(lowest_offset));
-        #[expect(clippy::cast_precision_loss, reason = "a time that is off by part of a microsecond")]
-        m.oldest_segment.set(oldest_segment_ns.unwrap_or(0) as f64 / 1e9);
-    }
-}
-
-/// Age of the oldest record that is not on stable storage; zero where all are.
-pub fn oldest_undurable(age: Duration) {
-    if let Some(m) = meters() {
-        m.oldest_undurable.set(age.as_secs_f64());
-    }
-}
-
-/// A segment was sealed.
-pub fn rotated(trigger: Trigger) {
-    if let Some(m) = meters() {
-        m.rotations.of(trigger).increment(1);
-    }
-}
-
-/// A rotation found no prepared segment.
-pub fn unprepared() {
-    if let Some(m) = meters() {
-        m.unprepared.increment(1);
-    }
-}
-
-/// A segment was written over one that retention removed.
-pub fn recycled() {
-    if let Some(m) = meters() {
-        m.recycled.increment(1);
-    }
-}
-
-/// Sets whether the operator states that the disks are protected against power loss.
-pub fn power_loss_protected(stated: bool) {
-    if let Some(m) = meters() {
-        m.power_loss_protected.set(f64::from(u8::from(stated)));
-    }
-}
-
-/// Size of the log, and whether its next segment is ready.
-pub fn segments(segments: u64, journal_bytes: u64, prepared: bool) {
-    if let Some(m) = meters() {
-        m.segments.set(float(segments));
-        m.journal_bytes.set(float(journal_bytes));
-        m.prepared.set(f64::from(u8::from(prepared)));
-    }
-}
-
-/// The file system: free space, size, and the reserve that no new segment may take.
-pub fn disk(free: u64, size: u64, reserve: u64) {
-    if let Some(m) = meters() {
-        m.disk_free.set(float(free));
-        m.disk_size.set(float(size));
-        m.disk_reserve.set(float(reserve));
-    }
-}
-
-/// Sets whether appends are accepted.
-pub fn ready(ready: bool) {
-    if let Some(m) = meters() {
-        m.ready.set(f64::from(u8::from(ready)));
-    }
-}
-
-/// Sets whether the journal has failed.
-pub fn journal_failed(failed: bool) {
-    if let Some(m) = meters() {
-        m.journal_failed.set(f64::from(u8::from(failed)));
-    }
-}
-
-/// A slower way was taken.
-pub fn io_fallback(reason: Fallback) {
-    if let Some(m) = meters() {
-        m.io_fallbacks.of(reason).increment(1);
-    }
-}
-
-/// The running process recovered, or tried to.
-pub fn recovery(outcome: Recovery) {
-    if let Some(m) = meters() {
-        m.recoveries.of(outcome).increment(1);
-    }
-}
-
-/// The recovery of the start is over.
-pub fn recovered(took: Duration, quarantined_bytes: u64) {
-    if let Some(m) = meters() {
-        m.recovery_duration.set(took.as_secs_f64());
-        m.recovery_truncated.increment(quarantined_bytes);
-    }
-}
-
-/// A configuration was taken at a moment (Unix time), or refused.
-pub fn config_loaded(taken_at: Option<Duration>) {
-    if let Some(m) = meters() {
-        m.reload_successful.set(f64::from(u8::from(taken_at.is_some())));
-        if let Some(at) = taken_at {
-            m.reload_time.set(at.as_secs_f64());
-        }
-    }
-}
-
-/// The records of these offsets were found damaged, or lost; meeting them again does not count them again.
-pub fn damaged(from: u64, to: u64) {
-    if let Some(m) = meters() {
-        m.corrupt_records.increment(m.damaged.note(from, to));
-    }
-}
-
-/// Acknowledged records that are known to be gone.
-pub fn lost(records: u64, segments: [(Broken, u64); 3]) {
-    if let Some(m) = meters() {
-        m.lost_records.set(float(records));
-        for (broken, count) in segments {
-            m.broken_segments.of(broken).set(float(count));
-        }
-    }
-}
-
-/// Retention by age rests, because the wall clock has jumped.
-pub fn retention_paused() {
-    if let Some(m) = meters() {
-        m.retention_pauses.increment(1);
-    }
-}
-
-/// Retention removed segments.
-pub fn retained_away(rule: Rule, segments: u64) {
-    if let Some(m) = meters() {
-        m.retained_away.of(rule).increment(segments);
     }
 }
