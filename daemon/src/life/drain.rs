@@ -7,9 +7,8 @@ use std::time::{Duration, Instant};
 use clad_journal::{Accepting, Watermarks};
 use tokio::sync::watch;
 
-use super::start::{Services, Sockets};
+use super::services::Services;
 use crate::exit::Exit;
-use crate::ingest::rings::Rings;
 use crate::life::running::Running;
 use crate::life::systemd::Notifier;
 
@@ -31,25 +30,26 @@ impl Deadlines {
 }
 
 /// Stops taking, answers what was taken, seals, and marks a clean end.
-pub(super) async fn drain(running: &Running, stop: &watch::Sender<bool>, sockets: &mut Sockets, rings: &Rings) -> Exit {
-    let drain_timeout = running.config.daemon.drain_timeout;
+pub(super) async fn drain(running: &mut Running, stop: &watch::Sender<bool>) -> Exit {
+    let rings = running.served.rings.clone();
+    let drain_timeout = running.services.config.daemon.drain_timeout;
     let began = Instant::now();
     let Deadlines { rings: rings_until, answers: answers_until, all: until } = Deadlines::of(began, drain_timeout);
     running.notifier.stopping("draining");
     running.notifier.extend_timeout(drain_timeout + Duration::from_secs(5));
-    running.health.not_ready("stop", "clad is going down");
+    running.services.health.not_ready("stop", "clad is going down");
     tracing::info!(patience = ?drain_timeout, "going down: no new connections, draining");
-    let before = running.journal.watermarks();
+    let before = running.services.journal.watermarks();
     let _ = stop.send(true);
-    sockets.remove();
+    running.served.sockets.remove();
     // Appends in the rings are taken before the journal closes.
     let stopping = rings.clone();
     let left_over = tokio::task::spawn_blocking(move || stopping.stop(rings_until)).await.unwrap_or_default();
-    running.journal.begin_close();
-    while running.connection_slots.open() > 0 && Instant::now() < answers_until {
+    running.services.journal.begin_close();
+    while running.served.connection_slots.open() > 0 && Instant::now() < answers_until {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let journal = running.journal.clone();
+    let journal = running.services.journal.clone();
     let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(100));
     match tokio::task::spawn_blocking(move || journal.close(left)).await {
         Ok(true) if left_over == 0 => {
@@ -66,7 +66,7 @@ pub(super) async fn drain(running: &Running, stop: &watch::Sender<bool>, sockets
             Exit::Failed
         }
         _ => {
-            let (now, rings) = (running.journal.watermarks(), rings.clone());
+            let (now, rings) = (running.services.journal.watermarks(), rings.clone());
             let kept =
                 tokio::task::spawn_blocking(move || rings.unwritten_in_rings(now.written)).await.unwrap_or_default();
             let lost = not_kept(&before, &now, kept);

@@ -12,6 +12,7 @@ mod lock_holder;
 pub mod reload;
 pub mod run;
 mod running;
+pub(crate) mod services;
 mod setup;
 mod signals;
 mod start;

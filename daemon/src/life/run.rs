@@ -15,7 +15,8 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use super::drain::drain;
-use super::start::{START_TIMEOUT_EXTENSION, Services, failed};
+use super::services::Services;
+use super::start::{START_TIMEOUT_EXTENSION, failed};
 use crate::config::{Config, LoadArgs, Loaded};
 use crate::exit::Exit;
 use crate::fdstore::InheritedFds;
@@ -121,18 +122,7 @@ async fn live(
     let (started, recent) = (Instant::now(), Arc::<metrics::Recent>::default());
     metrics::inflight_limit(config.limits.max_inflight_bytes);
     let buffers = Quota::new(ingest::buffers(&config.limits));
-    let services = Services {
-        buffers,
-        config,
-        origin,
-        health,
-        journal,
-        substrate,
-        grounds,
-        stopped,
-        recent: recent.clone(),
-        started,
-    };
+    let services = Services { buffers, config, origin, health, journal, substrate, grounds, stopped, recent, started };
     let (mut inherited, mut listen_addresses, seen) = (inherited, HashMap::new(), Arc::<OnceLock<Rings>>::default());
     if let Err(exit) = services.serve_pages(scrape, &seen, &mut inherited, &mut listen_addresses).await {
         return services.end_failed(exit, &stop, &notifier).await;
@@ -153,7 +143,7 @@ async fn live(
         Ok(reactor) => reactor,
         Err(e) => return services.end_failed(failed("start the ingest threads", &e), &stop, &notifier).await,
     };
-    let mut served = match services.serve(inherited, listen_addresses, records, stored, reactor.clone()).await {
+    let served = match services.serve(inherited, listen_addresses, records, stored, reactor.clone()).await {
         Ok(served) => served,
         Err(exit) => {
             let exit = services.end_failed(exit, &stop, &notifier).await;
@@ -172,27 +162,11 @@ async fn live(
     {
         let _ = std::io::stdout().write_all(hint::hint(socket).as_bytes());
     }
-    let mut running = Running {
-        journal: services.journal.clone(),
-        health: services.health.clone(),
-        rings: served.rings.clone(),
-        logging,
-        notifier,
-        connection_slots: served.connection_slots,
-        reactor: reactor.clone(),
-        live_settings: served.live_settings,
-        config: services.config.clone(),
-        origin: services.origin.clone(),
-        args,
-        recent,
-        started,
-        outcomes,
-        refusals: Refusals::default(),
-        statement: served.statement,
-        status,
-    };
+    let (refusals, reactor_of) = (Refusals::default(), reactor.clone());
+    let mut running =
+        Running { services, served, logging, notifier, reactor: reactor_of, args, outcomes, refusals, status };
     running.until_stopped(&mut signals).await;
-    let exit = drain(&running, &stop, &mut served.sockets, &served.rings).await;
+    let exit = drain(&mut running, &stop).await;
     // A connection that was not done in time has timers of the runtime, which goes next.
     reactor.end(THREADS_JOIN_TIMEOUT);
     exit

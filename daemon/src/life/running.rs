@@ -4,27 +4,25 @@
 //! degraded, not dead. The daemon is ready only while the journal takes appends.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clad_journal::{Accepting, Journal, Losses, Status};
 use tokio::task::JoinHandle;
 
 use crate::config::{Config, LoadArgs, reload_diff};
-use crate::ingest::rings::Rings;
-use crate::ingest::{ConnectionSlots, LiveSettings, Reactor};
+use crate::ingest::Reactor;
 use crate::life::reload::{Outcome, Outcomes};
+use crate::life::services::Services;
 use crate::life::signals::Signals;
+use crate::life::start::Served;
 use crate::life::systemd::{Notifier, watchdog_interval};
 use crate::life::watchdog::Watchdog;
 use crate::life::{advice, setup};
 use crate::ops::events;
-use crate::ops::health::{Health, journal_failed};
+use crate::ops::health::journal_failed;
 use crate::ops::log::{Logging, Style, Surroundings};
-use crate::ops::metrics::{self, Recent};
-use crate::ops::origin::Origin;
+use crate::ops::metrics;
 use crate::ops::shares::Refusals;
-use crate::ops::status::Statement;
 
 /// A disk that has not finished for so long is reported as degraded.
 const DEGRADED_AFTER: Duration = Duration::from_secs(5);
@@ -32,25 +30,15 @@ const TICK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// State that may change while the daemon runs.
 pub(crate) struct Running {
-    pub(crate) journal: Arc<Journal>,
-    pub(crate) health: Health,
-    pub(crate) rings: Rings,
+    pub(crate) services: Services,
+    pub(crate) served: Served,
     pub(crate) logging: Logging,
     pub(crate) notifier: Notifier,
-    pub(crate) connection_slots: Arc<ConnectionSlots>,
     /// Serves connections until the end of the drain.
     pub(crate) reactor: Reactor,
-    pub(crate) live_settings: LiveSettings,
-    pub(crate) config: Config,
-    pub(crate) origin: Origin,
     pub(crate) args: LoadArgs,
-    /// Counts of the last seconds.
-    pub(crate) recent: Arc<Recent>,
-    /// When the process began to run.
-    pub(crate) started: Instant,
     pub(crate) outcomes: Outcomes,
     pub(crate) refusals: Refusals,
-    pub(crate) statement: Statement,
     /// As the journal last reported it.
     pub(crate) status: Status,
 }
@@ -68,18 +56,18 @@ impl Running {
                 _ = signals.int.recv() => return,
                 _ = signals.hup.recv() => self.reload(),
                 _ = signals.usr1.recv() => {
-                    let target = self.journal.request_sync();
+                    let target = self.services.journal.request_sync();
                     tracing::info!(target, "USR1: sync");
                 }
                 _ = signals.usr2.recv() => {
-                    drop(self.journal.rotate());
+                    drop(self.services.journal.rotate());
                     tracing::info!("USR2: rotate");
                 }
                 // It asks the file system for its space: a hanging one must not hold up this task, on which the
                 // watchdog depends.
                 _ = tick.tick() => {
                     if asked.is_none() {
-                        let (journal, dir) = (self.journal.clone(), self.config.journal.dir.clone());
+                        let (journal, dir) = (self.services.journal.clone(), self.services.config.journal.dir.clone());
                         asked = Some(tokio::task::spawn_blocking(move || looked(&journal, &dir)));
                     }
                 }
@@ -90,7 +78,7 @@ impl Running {
                     }
                 }
                 () = due(&mut watchdog) => {
-                    if let Some(watchdog) = &mut watchdog && watchdog.gets_on(&self.journal, &self.rings) {
+                    if let Some(watchdog) = &mut watchdog && watchdog.gets_on(&self.services.journal, &self.served.rings) {
                         self.notifier.watchdog();
                     }
                 }
@@ -100,50 +88,57 @@ impl Running {
 
     fn look(&mut self, looked: Looked) {
         let Looked { status, losses, advice } = looked;
-        self.recent.look(self.started);
+        self.services.recent.look(self.services.started);
         self.status = status;
-        self.refusals.look(metrics::refusals_for_share(), Instant::now(), &self.health);
-        events::losses(&self.health, &losses, &self.config.journal.dir);
+        self.refusals.look(metrics::refusals_for_share(), Instant::now(), &self.services.health);
+        events::losses(&self.services.health, &losses, &self.services.config.journal.dir);
         let s = &self.status;
         match s.disk_busy {
             Some(age) if age > DEGRADED_AFTER => {
-                self.health.degraded("disk", format!("the oldest record has been waiting for the disk for {age:.0?}"));
+                self.services
+                    .health
+                    .degraded("disk", format!("the oldest record has been waiting for the disk for {age:.0?}"));
             }
-            _ => self.health.restored("disk"),
+            _ => self.services.health.restored("disk"),
         }
-        match self.rings.silent_for() {
-            silent if silent > DEGRADED_AFTER => self.health.degraded(
+        match self.served.rings.silent_for() {
+            silent if silent > DEGRADED_AFTER => self.services.health.degraded(
                 "rings",
                 format!("the drain of the rings has not got on for {silent:.0?}: what is posted in rings waits for it; restart clad"),
             ),
-            _ => self.health.restored("rings"),
+            _ => self.services.health.restored("rings"),
         }
-        match self.rings.not_drained() {
-            Some(why) => self.health.degraded("kept", why),
-            None => self.health.restored("kept"),
+        match self.served.rings.not_drained() {
+            Some(why) => self.services.health.degraded("kept", why),
+            None => self.services.health.restored("kept"),
         }
         match s.watermarks.accepting {
-            Accepting::Yes => self.health.ready(),
+            Accepting::Yes => self.services.health.ready(),
             Accepting::NoSpace => match &s.unopened {
                 Some(reason) => {
-                    self.health.not_ready("space", format!("no further segment can be opened: {reason}{advice}"));
+                    self.services
+                        .health
+                        .not_ready("space", format!("no further segment can be opened: {reason}{advice}"));
                 }
-                None => self.health.not_ready("space", "the disk has no room for a further segment"),
+                None => self.services.health.not_ready("space", "the disk has no room for a further segment"),
             },
-            Accepting::Closing => self.health.not_ready("stop", "clad is going down"),
+            Accepting::Closing => self.services.health.not_ready("stop", "clad is going down"),
             // Reported when it happened; a look that was under way then may have reported otherwise since.
             Accepting::Failed => {
                 let reason = s.failure.as_deref().unwrap_or("a write or sync failed");
-                self.health.not_ready("journal", journal_failed(reason));
+                self.services.health.not_ready("journal", journal_failed(reason));
             }
         }
         self.update_status_line();
     }
 
     fn update_status_line(&mut self) {
-        if let Some(line) =
-            self.statement.next(&self.status, self.connection_slots.open(), &self.health.state(), Instant::now())
-        {
+        if let Some(line) = self.served.statement.next(
+            &self.status,
+            self.served.connection_slots.open(),
+            &self.services.health.state(),
+            Instant::now(),
+        ) {
             self.notifier.status(&line);
         }
     }
@@ -154,13 +149,13 @@ impl Running {
             Ok(text) => {
                 // Before it is reported: a reader of the report looks at the metric next.
                 metrics::config_loaded(Some(setup::unix_time()));
-                self.health.restored("reload");
+                self.services.health.restored("reload");
                 tracing::info!("HUP: reloaded: {text}");
                 Outcome::Taken(text)
             }
             Err(text) => {
                 metrics::config_loaded(None);
-                self.health.degraded(
+                self.services.health.degraded(
                     "reload",
                     format!(
                         "the last reload was refused, and the next start will meet the same files: see `{}`",
@@ -172,7 +167,11 @@ impl Running {
             }
         };
         self.outcomes.leave(outcome);
-        let line = self.statement.line(&self.status, self.connection_slots.open(), &self.health.state());
+        let line = self.served.statement.line(
+            &self.status,
+            self.served.connection_slots.open(),
+            &self.services.health.state(),
+        );
         self.notifier.ready(&line);
     }
 
@@ -180,17 +179,18 @@ impl Running {
     fn try_reload(&mut self) -> Result<String, String> {
         let loaded =
             Config::load(&self.args).map_err(|e| format!("the configuration is bad, nothing was changed: {e}"))?;
-        let changes = reload_diff(&self.config, &loaded.config).map_err(|refused| refused.to_string())?;
+        let changes = reload_diff(&self.services.config, &loaded.config).map_err(|refused| refused.to_string())?;
         // The one step that can fail comes first.
         let group = &loaded.config.journal.group_commit;
         let batch = setup::batch_bytes(&loaded.config);
-        self.journal
+        self.services
+            .journal
             .set_group_commit(group.max_delay, batch, group.in_flight as usize)
             .map_err(|e| format!("nothing was changed: no thread for journal.group_commit.in_flight: {e}"))?;
         for c in &changes {
             tracing::info!(key = c.key, from = c.from, to = c.to, "HUP: changed");
         }
-        self.origin.set(&loaded);
+        self.services.origin.set(&loaded);
         self.apply(loaded.config);
         let keys: Vec<_> = changes.iter().map(|change| change.key).collect();
         Ok(match keys.as_slice() {
@@ -203,14 +203,14 @@ impl Running {
     fn apply(&mut self, config: Config) {
         self.logging.set_level(config.log.level);
         self.logging.set_style(Style::choose(config.log.format, Surroundings::of_process()));
-        self.journal.set_retention(setup::retention(&config));
-        self.journal.set_rotate_after(config.rotation.max_age);
-        self.journal.set_max_producers(config.limits.max_producers as usize);
-        self.connection_slots.set_max(setup::connections_max(&config));
-        self.live_settings.set_limits(&config.limits);
-        self.rings.set_admission(self.live_settings.service().admission);
+        self.services.journal.set_retention(setup::retention(&config));
+        self.services.journal.set_rotate_after(config.rotation.max_age);
+        self.services.journal.set_max_producers(config.limits.max_producers as usize);
+        self.served.connection_slots.set_max(setup::connections_max(&config));
+        self.served.live_settings.set_limits(&config.limits);
+        self.served.rings.set_admission(self.served.live_settings.service().admission);
         metrics::inflight_limit(config.limits.max_inflight_bytes);
-        self.config = config;
+        self.services.config = config;
     }
 }
 

@@ -8,16 +8,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use clad_journal::Journal;
-use clad_journal::io::device::Substrate;
 use clad_proto::AckLevel;
 use clad_proto::grpc::v1::admin_server::AdminServer;
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::watch;
 use tokio_stream::wrappers::UnixListenerStream;
 
 use crate::access::Access;
-use crate::config::Config;
 use crate::exit::Exit;
 use crate::fdstore::{self, FdStore, InheritedFds, Sought, StoredRing};
 use crate::ingest::quota::Quota;
@@ -25,11 +21,11 @@ use crate::ingest::rings::{self, Rings};
 use crate::ingest::{self, grpc};
 use crate::ingest::{Admission, ConnectionSlots, FramedService, LiveSettings, PeerTimeouts, Reactor, bind_unix};
 use crate::life::inherited_sockets::InheritedSockets;
+use crate::life::services::Services;
 use crate::life::systemd::Notifier;
 use crate::life::{advice, setup};
 use crate::ops::admin::{AdminHandler, AdminService};
-use crate::ops::health::{Health, router};
-use crate::ops::origin::Origin;
+use crate::ops::health::router;
 use crate::ops::pages::Pages;
 use crate::ops::shares::Shares;
 use crate::ops::status::Statement;
@@ -43,22 +39,6 @@ pub(super) const START_TIMEOUT_EXTENSION: Duration = Duration::from_secs(30);
 pub(super) fn failed(what: &str, why: &dyn std::fmt::Display) -> Exit {
     tracing::error!("{what}: {why}");
     Exit::Failed
-}
-
-/// Parts that serving needs.
-pub(super) struct Services {
-    pub(super) config: Config,
-    pub(super) origin: Origin,
-    pub(super) health: Health,
-    pub(super) journal: Arc<Journal>,
-    pub(super) substrate: Substrate,
-    /// Grounds of the policy's promise.
-    pub(super) grounds: String,
-    pub(super) stopped: watch::Receiver<bool>,
-    pub(super) recent: Arc<metrics::Recent>,
-    pub(super) started: Instant,
-    /// Bytes that buffers of connections use beyond their own.
-    pub(super) buffers: Arc<Quota>,
 }
 
 /// Parts that serving made.
@@ -286,25 +266,14 @@ impl Services {
         shares: Shares,
         listeners: HashMap<String, String>,
     ) {
+        let is_protected = self.config.journal.power_loss_protected;
         let admin_service = AdminService {
-            journal: self.journal.clone(),
-            health: self.health.clone(),
-            substrate: self.substrate.clone(),
+            services: self.clone(),
             policy,
             highest,
             reach,
-            grounds: self.grounds.clone(),
-            not_durable: advice::not_durable(
-                &self.substrate.durability_class(self.config.journal.power_loss_protected),
-            ),
-            power_loss_protected: self.config.journal.power_loss_protected,
-            started: self.started,
-            recent: self.recent.clone(),
-            segment_bytes: self.config.journal.segment_bytes,
-            reserve_free: self.config.journal.reserve_free,
+            not_durable: advice::not_durable(&self.substrate.durability_class(is_protected)),
             shares,
-            origin: self.origin.clone(),
-            dir: self.config.journal.dir.display().to_string(),
             listeners,
         };
         let server = tonic::transport::Server::builder()

@@ -2,19 +2,18 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clad_journal::io::device::{Substrate, WriteCache};
-use clad_journal::{Accepting, Journal, Watermarks};
+use clad_journal::{Accepting, Watermarks};
 use clad_proto::grpc::v1;
 use clad_proto::grpc::v1::admin_server::Admin;
 use clad_proto::{AckLevel, DurabilityPolicy};
 use tonic::{Request, Response, Status};
 
 use crate::ingest::rings::Rings;
-use crate::ops::health::Health;
-use crate::ops::metrics::{self, Recent};
-use crate::ops::origin::Origin;
+use crate::life::services::Services;
+use crate::ops::metrics;
 use crate::ops::shares::Shares;
 
 /// Longest that a sync or a rotation is waited for.
@@ -22,26 +21,14 @@ const ADMIN_REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Sources of what the service reports.
 pub(crate) struct AdminService {
-    pub(crate) journal: Arc<Journal>,
-    pub(crate) health: Health,
-    pub(crate) substrate: Substrate,
+    pub(crate) services: Services,
     pub(crate) policy: DurabilityPolicy,
     pub(crate) highest: AckLevel,
     /// Highest level that a sync can reach on the log's storage.
     pub(crate) reach: AckLevel,
-    /// Basis of the policy's promise.
-    pub(crate) grounds: String,
     /// Reason why no level above `written` is honest, and what to do; empty where one is.
     pub(crate) not_durable: String,
-    /// The operator states it.
-    pub(crate) power_loss_protected: bool,
-    pub(crate) started: Instant,
-    pub(crate) recent: Arc<Recent>,
-    pub(crate) segment_bytes: u64,
-    pub(crate) reserve_free: u64,
     pub(crate) shares: Shares,
-    pub(crate) origin: Origin,
-    pub(crate) dir: String,
     pub(crate) listeners: HashMap<String, String>,
 }
 
@@ -50,11 +37,11 @@ pub(crate) struct AdminHandler(pub(crate) Arc<AdminService>);
 
 impl AdminService {
     fn status(&self) -> v1::StatusResponse {
-        let s = self.journal.status();
-        let report = self.journal.report();
+        let s = self.services.journal.status();
+        let report = self.services.journal.report();
         let m = s.watermarks;
-        let origin = self.origin.snapshot();
-        let crate::ops::health::State { not_ready, degraded } = self.health.state();
+        let (origin, config) = (self.services.origin.snapshot(), &self.services.config.journal);
+        let crate::ops::health::State { not_ready, degraded } = self.services.health.state();
         v1::StatusResponse {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             log_id: s.log_id.to_vec().into(),
@@ -76,8 +63,8 @@ impl AdminService {
             not_ready_reason: not_ready.map(|refused| refused.why).unwrap_or_default(),
             disk_free_bytes: s.space.free,
             disk_total_bytes: s.space.total,
-            substrate: Some(substrate(&self.substrate, self.power_loss_protected)),
-            policy_reason: self.grounds.clone(),
+            substrate: Some(substrate(&self.services.substrate, config.power_loss_protected)),
+            policy_reason: self.services.grounds.clone(),
             not_durable_reason: self.not_durable.clone(),
             segments_recycled: s.recycled,
             recovery: Some(v1::Recovery {
@@ -91,24 +78,24 @@ impl AdminService {
             connections: self.shares.connections.by_transport(),
             producers: s.producers as u64,
             inflight_bytes: s.in_flight_bytes as u64,
-            uptime_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            uptime_ms: u64::try_from(self.services.started.elapsed().as_millis()).unwrap_or(u64::MAX),
             pid: std::process::id(),
             config_files: origin.files,
             config_overrides: origin.overrides,
-            journal_dir: self.dir.clone(),
+            journal_dir: config.dir.display().to_string(),
             listeners: self.listeners.clone(),
-            counters: Some(metrics::counters(self.started)),
-            counters_before: self.recent.oldest(),
+            counters: Some(metrics::counters(self.services.started)),
+            counters_before: self.services.recent.oldest(),
             degraded: degraded.into_iter().map(|(cause, line)| (cause.to_owned(), line)).collect(),
             oldest_undurable_us: micros(s.oldest_undurable.unwrap_or_default()),
             oldest_segment_time: s.oldest_segment_ns.and_then(|ns| u64::try_from(ns).ok()),
-            segment_bytes: self.segment_bytes,
-            reserve_free_bytes: self.reserve_free,
+            segment_bytes: config.segment_bytes,
+            reserve_free_bytes: config.reserve_free,
             prepared: s.prepared,
-            retention: self.journal.retention() != clad_journal::Retention::default(),
+            retention: self.services.journal.retention() != clad_journal::Retention::default(),
             inflight_limit_bytes: self.shares.inflight.total() as u64,
             rings: Some(rings(&self.shares.rings)),
-            shares: self.shares.snapshot(&self.journal),
+            shares: self.shares.snapshot(&self.services.journal),
             owners: s.owners.iter().map(|&(owner, bytes)| v1::OwnerBytes { owner, bytes }).collect(),
         }
     }
@@ -162,10 +149,10 @@ impl Admin for AdminHandler {
     }
 
     async fn rotate(&self, _: Request<v1::RotateRequest>) -> Result<Response<v1::RotateResponse>, Status> {
-        let answer = tokio::time::timeout(ADMIN_REQUEST_TIMEOUT, self.0.journal.rotate()).await;
+        let answer = tokio::time::timeout(ADMIN_REQUEST_TIMEOUT, self.0.services.journal.rotate()).await;
         let answer = answer.map_err(|_| Status::deadline_exceeded("the segment was not sealed within a minute"))?;
         let sealed = answer.map_err(|_| Status::unavailable("clad is going down"))?.map_err(Status::unavailable)?;
-        let active = self.0.journal.active_segment();
+        let active = self.0.services.journal.active_segment();
         Ok(Response::new(match sealed {
             Some((number, first_offset, end_offset)) => {
                 v1::RotateResponse { sealed_segment: Some(number), first_offset, end_offset, active_segment: active }
@@ -179,9 +166,9 @@ impl Admin for AdminHandler {
             let text = "nothing can be made durable on what this log stands on (`clactl status`); what is `written` is with the kernel";
             return Err(Status::failed_precondition(text));
         }
-        let mut watermarks = self.0.journal.subscribe();
+        let mut watermarks = self.0.services.journal.subscribe();
         let failures = watermarks.borrow().failures;
-        let target = self.0.journal.request_sync();
+        let target = self.0.services.journal.request_sync();
         let has_failed = |m: &Watermarks| m.failures != failures || m.accepting == Accepting::Failed;
         let reached = watermarks.wait_for(|m| m.durable >= target || has_failed(m));
         let reached = tokio::time::timeout(ADMIN_REQUEST_TIMEOUT, reached).await;
@@ -195,7 +182,7 @@ impl Admin for AdminHandler {
     }
 
     async fn segments(&self, _: Request<v1::SegmentsRequest>) -> Result<Response<v1::SegmentsResponse>, Status> {
-        let journal = self.0.journal.clone();
+        let journal = self.0.services.journal.clone();
         let all = tokio::task::spawn_blocking(move || journal.segments()).await;
         let all = all.map_err(|e| Status::internal(e.to_string()))?;
         let time = |t: Option<i64>| t.map(|t| u64::try_from(t).unwrap_or(0));
