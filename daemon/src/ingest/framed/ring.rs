@@ -18,11 +18,14 @@ use crate::ingest::peer::Peer;
 use crate::ingest::reactor::GiveFds;
 use crate::ingest::rings::{Asker, Given, RingRef, Rings, borrowed, not_drained};
 
+/// Answer to a RING.
+type Answer = Result<(Given, RingRef), ErrorInfo>;
+
 /// The rings of a connection and of its producer.
 pub(super) struct RingControl {
     rings: Rings,
     /// A RING that is being answered, and its request id.
-    asking: (u32, Waiting<Result<(Given, RingRef), ErrorInfo>>),
+    asking: (u32, Waiting<Answer>),
     /// The ring that its appends come by.
     ring: Option<RingRef>,
     /// The ring that its producer had when it came: unless it resumes that ring, or has another, it appends nothing.
