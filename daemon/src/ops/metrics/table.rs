@@ -132,16 +132,16 @@ impl Total {
 
 /// Makes totals, and knows each that it made: none can be forgotten where they are published.
 #[derive(Default)]
-struct Totals(RefCell<Vec<Arc<Total>>>);
+struct Totals(RefCell<Vec<Count>>);
 
 impl Totals {
-    fn total(&self, shown: Counter) -> Arc<Total> {
+    fn total(&self, shown: Counter) -> Count {
         let total = Arc::new(Total { count: AtomicU64::new(0), shown });
         self.0.borrow_mut().push(Arc::clone(&total));
         total
     }
 
-    fn family<L: Label>(&self, name: &'static str) -> Family<L, Arc<Total>> {
+    fn family<L: Label>(&self, name: &'static str) -> Family<L, Count> {
         Family::new(|value| self.total(counter!(name, L::NAME => value)))
     }
 }
@@ -167,62 +167,79 @@ impl<L: Label, H> Family<L, H> {
     }
 }
 
-/// The handles: what is counted on the way of a record must not look names up.
-pub(super) struct Meters {
-    pub(super) appended_records: Family<Transport, Arc<Total>>,
-    pub(super) appended_bytes: Arc<Total>,
-    pub(super) acked_records: Family<Level, Arc<Total>>,
-    pub(super) rejected_records: Family<Rejected, Arc<Total>>,
-    pub(super) dropped_records: Family<Dropped, Arc<Total>>,
-    pub(super) refused_for_share: Family<Share, Arc<Total>>,
-    pub(super) deduplicated_records: Arc<Total>,
-    pub(super) append_duration: Family<Level, Histogram>,
-    pub(super) sync_duration: Histogram,
-    pub(super) sync_failures: Arc<Total>,
-    pub(super) batch_records: Histogram,
-    pub(super) batch_bytes: Histogram,
-    pub(super) inline_batches: Counter,
-    pub(super) inflight_bytes: Gauge,
-    pub(super) inflight_limit: Gauge,
-    pub(super) rings: Gauge,
-    pub(super) ring_bytes: Gauge,
-    pub(super) rings_stalled: Gauge,
-    pub(super) rings_cut_off: Arc<Total>,
-    pub(super) rings_unprotected: Gauge,
-    pub(super) ring_keepers_lost: Arc<Total>,
-    pub(super) ring_wakeups: Arc<Total>,
-    pub(super) connection_buffers: Gauge,
-    pub(super) connections: Family<Transport, Gauge>,
-    pub(super) offset: Family<Watermark, Gauge>,
-    pub(super) lowest_offset: Gauge,
-    pub(super) oldest_segment: Gauge,
-    pub(super) oldest_undurable: Gauge,
-    pub(super) rotations: Family<Trigger, Arc<Total>>,
-    pub(super) segments: Gauge,
-    pub(super) prepared: Gauge,
-    pub(super) unprepared: Arc<Total>,
-    pub(super) recycled: Arc<Total>,
-    pub(super) power_loss_protected: Gauge,
-    pub(super) journal_bytes: Gauge,
-    pub(super) disk_free: Gauge,
-    pub(super) disk_size: Gauge,
-    pub(super) disk_reserve: Gauge,
-    pub(super) ready: Gauge,
-    pub(super) journal_failed: Gauge,
-    pub(super) io_fallbacks: Family<Fallback, Arc<Total>>,
-    pub(super) recoveries: Family<Recovery, Arc<Total>>,
-    pub(super) recovery_truncated: Arc<Total>,
-    pub(super) recovery_duration: Gauge,
-    pub(super) corrupt_records: Arc<Total>,
-    /// Which they are.
-    pub(super) damaged: Damaged,
-    pub(super) lost_records: Gauge,
-    pub(super) broken_segments: Family<Broken, Gauge>,
-    pub(super) reload_successful: Gauge,
-    pub(super) reload_time: Gauge,
-    pub(super) retained_away: Family<Rule, Arc<Total>>,
-    pub(super) retention_pauses: Arc<Total>,
-    totals: Vec<Arc<Total>>,
+/// A [`Total`] that is counted in one place and published in another.
+type Count = Arc<Total>;
+
+/// Defines the handles and makes them: what is counted on the way of a record must not look names up.
+macro_rules! meters {
+    ($totals:ident: $($field:ident: $type:ty = $make:expr;)+) => {
+        pub(super) struct Meters {
+            $(pub(super) $field: $type,)+
+            totals: Vec<Count>,
+        }
+
+        impl Meters {
+            fn registered() -> Self {
+                let $totals = Totals::default();
+                Self { $($field: $make,)+ totals: $totals.0.into_inner() }
+            }
+        }
+    };
+}
+
+meters! { totals:
+    appended_records: Family<Transport, Count> = totals.family(APPENDED_RECORDS);
+    appended_bytes: Count = totals.total(counter!(APPENDED_BYTES));
+    acked_records: Family<Level, Count> = totals.family(ACKED_RECORDS);
+    rejected_records: Family<Rejected, Count> = totals.family(REJECTED_RECORDS);
+    dropped_records: Family<Dropped, Count> = totals.family(DROPPED_RECORDS);
+    refused_for_share: Family<Share, Count> = totals.family(REFUSED_FOR_SHARE);
+    deduplicated_records: Count = totals.total(counter!(DEDUPLICATED_RECORDS));
+    append_duration: Family<Level, Histogram> = Family::new(|_| histogram(DURATIONS));
+    sync_duration: Histogram = histogram(DURATIONS);
+    sync_failures: Count = totals.total(counter!(SYNC_FAILURES));
+    batch_records: Histogram = histogram(RECORDS);
+    batch_bytes: Histogram = histogram(BYTES);
+    inline_batches: Counter = counter!(INLINE_BATCHES);
+    inflight_bytes: Gauge = gauge!(INFLIGHT_BYTES);
+    inflight_limit: Gauge = gauge!(INFLIGHT_LIMIT);
+    rings: Gauge = gauge!(RINGS);
+    ring_bytes: Gauge = gauge!(RING_BYTES);
+    rings_stalled: Gauge = gauge!(RINGS_STALLED);
+    rings_cut_off: Count = totals.total(counter!(RINGS_CUT_OFF));
+    rings_unprotected: Gauge = gauge!(RINGS_UNPROTECTED);
+    ring_keepers_lost: Count = totals.total(counter!(RING_KEEPERS_LOST));
+    ring_wakeups: Count = totals.total(counter!(RING_WAKEUPS));
+    connection_buffers: Gauge = gauge!(CONNECTION_BUFFERS);
+    connections: Family<Transport, Gauge> = gauges(CONNECTIONS);
+    offset: Family<Watermark, Gauge> = gauges(OFFSET);
+    lowest_offset: Gauge = gauge!(LOWEST_OFFSET);
+    oldest_segment: Gauge = gauge!(OLDEST_SEGMENT);
+    oldest_undurable: Gauge = gauge!(OLDEST_UNDURABLE);
+    rotations: Family<Trigger, Count> = totals.family(ROTATIONS);
+    segments: Gauge = gauge!(SEGMENTS);
+    prepared: Gauge = gauge!(PREPARED);
+    unprepared: Count = totals.total(counter!(UNPREPARED));
+    recycled: Count = totals.total(counter!(RECYCLED));
+    power_loss_protected: Gauge = gauge!(POWER_LOSS_PROTECTED);
+    journal_bytes: Gauge = gauge!(JOURNAL_BYTES);
+    disk_free: Gauge = gauge!(DISK_FREE);
+    disk_size: Gauge = gauge!(DISK_SIZE);
+    disk_reserve: Gauge = gauge!(DISK_RESERVE);
+    ready: Gauge = gauge!(READY);
+    journal_failed: Gauge = gauge!(JOURNAL_FAILED);
+    io_fallbacks: Family<Fallback, Count> = totals.family(IO_FALLBACKS);
+    recoveries: Family<Recovery, Count> = totals.family(RECOVERIES);
+    recovery_truncated: Count = totals.total(counter!(RECOVERY_TRUNCATED));
+    recovery_duration: Gauge = gauge!(RECOVERY_DURATION);
+    corrupt_records: Count = totals.total(counter!(CORRUPT_RECORDS));
+    damaged: Damaged = Damaged::default();
+    lost_records: Gauge = gauge!(LOST_RECORDS);
+    broken_segments: Family<Broken, Gauge> = gauges(BROKEN_SEGMENTS);
+    reload_successful: Gauge = gauge!(RELOAD_SUCCESSFUL);
+    reload_time: Gauge = gauge!(RELOAD_TIME);
+    retained_away: Family<Rule, Count> = totals.family(RETAINED_AWAY);
+    retention_pauses: Count = totals.total(counter!(RETENTION_PAUSES));
 }
 
 fn gauges<L: Label>(name: &'static str) -> Family<L, Gauge> {
@@ -245,62 +262,7 @@ impl Meters {
             }
         }
         gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
-        let totals = Totals::default();
-        Self {
-            appended_records: totals.family(APPENDED_RECORDS),
-            appended_bytes: totals.total(counter!(APPENDED_BYTES)),
-            acked_records: totals.family(ACKED_RECORDS),
-            rejected_records: totals.family(REJECTED_RECORDS),
-            dropped_records: totals.family(DROPPED_RECORDS),
-            refused_for_share: totals.family(REFUSED_FOR_SHARE),
-            deduplicated_records: totals.total(counter!(DEDUPLICATED_RECORDS)),
-            append_duration: Family::new(|_| histogram(DURATIONS)),
-            sync_duration: histogram(DURATIONS),
-            sync_failures: totals.total(counter!(SYNC_FAILURES)),
-            batch_records: histogram(RECORDS),
-            batch_bytes: histogram(BYTES),
-            inline_batches: counter!(INLINE_BATCHES),
-            inflight_bytes: gauge!(INFLIGHT_BYTES),
-            inflight_limit: gauge!(INFLIGHT_LIMIT),
-            rings: gauge!(RINGS),
-            ring_bytes: gauge!(RING_BYTES),
-            rings_stalled: gauge!(RINGS_STALLED),
-            rings_cut_off: totals.total(counter!(RINGS_CUT_OFF)),
-            rings_unprotected: gauge!(RINGS_UNPROTECTED),
-            ring_keepers_lost: totals.total(counter!(RING_KEEPERS_LOST)),
-            ring_wakeups: totals.total(counter!(RING_WAKEUPS)),
-            connection_buffers: gauge!(CONNECTION_BUFFERS),
-            connections: gauges(CONNECTIONS),
-            offset: gauges(OFFSET),
-            lowest_offset: gauge!(LOWEST_OFFSET),
-            oldest_segment: gauge!(OLDEST_SEGMENT),
-            oldest_undurable: gauge!(OLDEST_UNDURABLE),
-            rotations: totals.family(ROTATIONS),
-            segments: gauge!(SEGMENTS),
-            prepared: gauge!(PREPARED),
-            unprepared: totals.total(counter!(UNPREPARED)),
-            recycled: totals.total(counter!(RECYCLED)),
-            power_loss_protected: gauge!(POWER_LOSS_PROTECTED),
-            journal_bytes: gauge!(JOURNAL_BYTES),
-            disk_free: gauge!(DISK_FREE),
-            disk_size: gauge!(DISK_SIZE),
-            disk_reserve: gauge!(DISK_RESERVE),
-            ready: gauge!(READY),
-            journal_failed: gauge!(JOURNAL_FAILED),
-            io_fallbacks: totals.family(IO_FALLBACKS),
-            recoveries: totals.family(RECOVERIES),
-            recovery_truncated: totals.total(counter!(RECOVERY_TRUNCATED)),
-            recovery_duration: gauge!(RECOVERY_DURATION),
-            corrupt_records: totals.total(counter!(CORRUPT_RECORDS)),
-            damaged: Damaged::default(),
-            lost_records: gauge!(LOST_RECORDS),
-            broken_segments: gauges(BROKEN_SEGMENTS),
-            reload_successful: gauge!(RELOAD_SUCCESSFUL),
-            reload_time: gauge!(RELOAD_TIME),
-            retained_away: totals.family(RETAINED_AWAY),
-            retention_pauses: totals.total(counter!(RETENTION_PAUSES)),
-            totals: totals.0.into_inner(),
-        }
+        Self::registered()
     }
 
     /// Hands what was counted to the exporter.
