@@ -6,7 +6,7 @@ use crate::{
     error::{ErrorCode, ErrorInfo},
     frame::{EpochStart, Hello, Intent, LastStored, Welcome},
     ids::{LogId, ProducerId},
-    limits::{MAX_CLIENT_NAME_BYTES, MAX_SECRET_BYTES},
+    limits::{MAX_CLIENT_NAME_BYTES, MAX_SECRET_BYTES, MAX_WINDOW},
 };
 use bytes::Bytes;
 
@@ -104,6 +104,9 @@ impl TryFrom<v1::Welcome> for Welcome {
         let offsets = welcome.offsets.unwrap_or_default();
         if !(offsets.durable <= offsets.written && offsets.written <= offsets.received) {
             return Err(malformed("watermarks are out of order"));
+        }
+        if !(1..=MAX_WINDOW).contains(&welcome.window) {
+            return Err(malformed("a window that is not between 1 and 65536"));
         }
         Ok(Self {
             version: version(welcome.version),
