@@ -204,13 +204,6 @@ impl ErrorInfo {
         }
     }
 
-    /// Adds the sequence that the next append must start with.
-    #[must_use]
-    pub fn expecting(mut self, sequence: u64) -> Self {
-        self.expected_sequence = Some(sequence);
-        self
-    }
-
     /// Adds the limit that was passed.
     #[must_use]
     pub fn limited_to(mut self, limit: u64) -> Self {
@@ -229,13 +222,6 @@ impl ErrorInfo {
     #[must_use]
     pub fn retry_after_ms(mut self, milliseconds: u32) -> Self {
         self.retry_after_ms = Some(milliseconds);
-        self
-    }
-
-    /// Says that the records may be in the log.
-    #[must_use]
-    pub fn perhaps_written(mut self) -> Self {
-        self.maybe_written = true;
         self
     }
 }
