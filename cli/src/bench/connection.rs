@@ -1,4 +1,4 @@
-//! One connection of the load, and its end.
+//! One connection of the load.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -9,9 +9,11 @@ use clad_proto::{AckLevel, ProducerId};
 
 use super::body::{Id, Template};
 use super::flight::Flight;
+use super::load::End;
 use super::plan::Load;
 use super::wire::Wire;
 use crate::clock;
+use crate::exit::error_text;
 
 /// A greeted connection, and what became of its appends so far.
 pub(super) struct Connection {
@@ -23,15 +25,6 @@ pub(super) struct Connection {
     pub(super) level: AckLevel,
     pub(super) template: Arc<Template>,
     pub(super) acked: Arc<AtomicU64>,
-}
-
-/// What a connection has come to.
-pub(super) struct End {
-    pub(super) number: u16,
-    pub(super) producer: ProducerId,
-    pub(super) start: Instant,
-    pub(super) flight: Flight,
-    pub(super) broken: Option<anyhow::Error>,
 }
 
 impl Connection {
@@ -69,10 +62,13 @@ impl Connection {
             broken = self.end().err();
         }
         self.flight.end();
-        End { number: self.number, producer: self.producer, start, flight: self.flight, broken }
+        let Flight { last_ack, acked, failed, latencies, offsets, refusal, .. } = self.flight;
+        let trouble = broken.as_ref().map(error_text).or(refusal.map(|refusal| refusal.to_string()));
+        let Self { number, producer, .. } = self;
+        End { number, producer, start, last_ack, acked, failed, latencies, offsets, trouble }
     }
 
-    /// What is read back afterwards must be readable: written.
+    /// Makes everything readable for the check behind it: written.
     fn end(&mut self) -> anyhow::Result<()> {
         if self.level < AckLevel::Written {
             self.wire.queue(|out| Flush { request_id: 1, level: AckLevel::Written }.encode(out));

@@ -12,7 +12,8 @@ use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
-use super::connection::{Connection, End};
+use super::connection::Connection;
+use super::load::End;
 use super::wire::ANSWER_TIMEOUT;
 use crate::clock;
 
