@@ -204,6 +204,13 @@ impl ErrorInfo {
         }
     }
 
+    /// Adds the sequence that the next append must start with.
+    #[must_use]
+    pub fn expecting(mut self, sequence: u64) -> Self {
+        self.expected_sequence = Some(sequence);
+        self
+    }
+
     /// Adds the limit that was passed.
     #[must_use]
     pub fn limited_to(mut self, limit: u64) -> Self {

@@ -73,7 +73,8 @@ impl Chunk {
     /// The number of records; at least one.
     #[must_use]
     pub const fn count(&self) -> u32 {
-        self.head.take
+        let RecordsHead { take, .. } = self.head;
+        take
     }
 
     /// Offset of the first record.

@@ -4,7 +4,7 @@
 use super::v1;
 use crate::{
     error::{ErrorCode, ErrorInfo},
-    frame::{EpochStart, Hello, Intent, LastStored, Welcome},
+    frame::{Hello, Intent, LastStored, Welcome},
     ids::{LogId, ProducerId},
     limits::{MAX_CLIENT_NAME_BYTES, MAX_SECRET_BYTES, MAX_WINDOW},
 };
@@ -80,18 +80,6 @@ impl From<Welcome> for v1::Welcome {
             may_read: welcome.may_read,
             earlier_epochs: welcome.earlier.into_iter().map(Into::into).collect(),
         }
-    }
-}
-
-impl From<EpochStart> for v1::EpochStart {
-    fn from(start: EpochStart) -> Self {
-        Self { epoch: start.epoch, first_offset: start.first_offset }
-    }
-}
-
-impl From<v1::EpochStart> for EpochStart {
-    fn from(start: v1::EpochStart) -> Self {
-        Self { epoch: start.epoch, first_offset: start.first_offset }
     }
 }
 
