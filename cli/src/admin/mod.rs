@@ -39,7 +39,7 @@ pub(crate) enum Form {
 
 /// `clactl status`.
 pub(crate) fn status(context: &mut Context, shown: Shown) -> Outcome {
-    let status = context.ask(MEMORY_REPLY_TIMEOUT, async |admin| admin.status(v1::StatusRequest {}).await)?;
+    let status = context.block_on(status_of(&context.which.admin(&context.around)?))?;
     let text = match shown.output {
         Form::Text => status::screen::still(&status, clock::unix_nanos(), context.output.columns()),
         Form::Json => format!("{}\n", status::json(&status)),
@@ -125,6 +125,9 @@ async fn ask<T>(
 
 /// Addresses that a daemon listens on, by what is served there.
 pub(crate) async fn listeners(path: &Path) -> Result<HashMap<String, String>, Stop> {
-    let status = ask(path, MEMORY_REPLY_TIMEOUT, async |admin| admin.status(v1::StatusRequest {}).await).await?;
-    Ok(status.listeners)
+    Ok(status_of(path).await?.listeners)
+}
+
+async fn status_of(path: &Path) -> Result<v1::StatusResponse, Stop> {
+    ask(path, MEMORY_REPLY_TIMEOUT, async |admin| admin.status(v1::StatusRequest {}).await).await
 }

@@ -18,8 +18,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use self::draw::{Look, Screen};
-use super::connect::{Admin, MEMORY_REPLY_TIMEOUT, connect, failed, silent};
 use super::status::screen;
+use super::status_of;
 use crate::clock;
 use crate::context::Context;
 use crate::exit::{Exit, Outcome, Stop};
@@ -60,15 +60,7 @@ pub(crate) fn run(context: &mut Context, args: &TopArgs) -> Outcome {
 
 /// Connects again for each look: a daemon that was started again is another one.
 async fn look(path: &Path) -> Look {
-    let ask = async {
-        let mut admin: Admin = connect(path).await?;
-        Ok(admin.status(v1::StatusRequest {}).await.map_err(|status| failed(path, &status))?.into_inner())
-    };
-    match tokio::time::timeout(MEMORY_REPLY_TIMEOUT, ask).await {
-        Ok(Ok(status)) => Ok(Box::new(status)),
-        Ok(Err(stop)) => Err(Stop::to_string(&stop)),
-        Err(_) => Err(silent(path, MEMORY_REPLY_TIMEOUT).to_string()),
-    }
+    status_of(path).await.map(Box::new).map_err(|stop| stop.to_string())
 }
 
 fn in_pages(context: &mut Context, args: &TopArgs, path: &Path, first: Box<v1::StatusResponse>) -> Outcome {
