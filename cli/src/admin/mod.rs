@@ -13,7 +13,7 @@ use clad_proto::grpc::v1;
 use clap::Args;
 use serde_json::json;
 
-use self::connect::{Admin, DISK_REPLY_TIMEOUT, MEMORY_REPLY_TIMEOUT, connect, failed, silent};
+use self::connect::{Admin, DISK_REPLY_TIMEOUT, MEMORY_REPLY_TIMEOUT, ask, status_of};
 pub(crate) use self::top::{TopArgs, run as top};
 use crate::clock;
 use crate::context::Context;
@@ -111,23 +111,7 @@ impl Context {
     }
 }
 
-async fn ask<T>(
-    path: &Path,
-    timeout: Duration,
-    what: impl AsyncFnOnce(&mut Admin) -> Result<tonic::Response<T>, tonic::Status>,
-) -> Result<T, Stop> {
-    let answer = async {
-        let mut admin = connect(path).await?;
-        Ok(what(&mut admin).await.map_err(|status| failed(path, &status))?.into_inner())
-    };
-    tokio::time::timeout(timeout, answer).await.unwrap_or_else(|_| Err(silent(path, timeout)))
-}
-
 /// Addresses that a daemon listens on, by what is served there.
 pub(crate) async fn listeners(path: &Path) -> Result<HashMap<String, String>, Stop> {
     Ok(status_of(path).await?.listeners)
-}
-
-async fn status_of(path: &Path) -> Result<v1::StatusResponse, Stop> {
-    ask(path, MEMORY_REPLY_TIMEOUT, async |admin| admin.status(v1::StatusRequest {}).await).await
 }

@@ -1,4 +1,4 @@
-//! One connection of the load.
+//! One connection of the load, and its end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use clad_proto::frame::{Accepted, Flush, Frame, FrameType, encode_bye};
 use clad_proto::{AckLevel, ProducerId};
+use hdrhistogram::Histogram;
 
 use super::body::{Id, Template};
 use super::flight::Flight;
-use super::load::End;
 use super::plan::Load;
 use super::wire::Wire;
 use crate::clock;
@@ -25,6 +25,22 @@ pub(super) struct Connection {
     pub(super) level: AckLevel,
     pub(super) template: Arc<Template>,
     pub(super) acked: Arc<AtomicU64>,
+}
+
+/// The end of a connection.
+#[derive(Debug)]
+pub(super) struct End {
+    pub(super) number: u16,
+    pub(super) producer: ProducerId,
+    pub(super) start: Instant,
+    pub(super) last_ack: Option<Instant>,
+    /// Appends that reached the level.
+    pub(super) acked: u64,
+    /// Appends that did not.
+    pub(super) failed: u64,
+    pub(super) latencies: Histogram<u64>,
+    pub(super) offsets: Vec<u64>,
+    pub(super) trouble: Option<String>,
 }
 
 impl Connection {

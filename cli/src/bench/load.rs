@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Barrier};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use clad_client::Address;
@@ -17,7 +17,7 @@ use clad_proto::{AckLevel, DurabilityPolicy, LogId, ProducerId};
 use hdrhistogram::Histogram;
 
 use super::body::Template;
-use super::connection::Connection;
+use super::connection::{Connection, End};
 use super::flight::Flight;
 use super::plan::Load;
 use super::stats::new_histogram;
@@ -71,22 +71,6 @@ pub(super) struct LogFacts {
     pub(super) log_id: LogId,
     pub(super) policy: DurabilityPolicy,
     pub(super) may_read: bool,
-}
-
-/// The end of a connection.
-#[derive(Debug)]
-pub(super) struct End {
-    pub(super) number: u16,
-    pub(super) producer: ProducerId,
-    pub(super) start: Instant,
-    pub(super) last_ack: Option<Instant>,
-    /// Appends that reached the level.
-    pub(super) acked: u64,
-    /// Appends that did not.
-    pub(super) failed: u64,
-    pub(super) latencies: Histogram<u64>,
-    pub(super) offsets: Vec<u64>,
-    pub(super) trouble: Option<String>,
 }
 
 /// Where the appends of one connection are.

@@ -15,8 +15,9 @@ use clad_client::{AckLevel, Address, Batch, Body, LogInfo, Producer, Severity, T
 use hdrhistogram::Histogram;
 
 use super::body::{Id, filling};
+use super::connection::End;
 use super::flight::NOT_ACKED;
-use super::load::{End, Loaded, LogFacts};
+use super::load::{Loaded, LogFacts};
 use super::plan::Load;
 use super::stats::new_histogram;
 use crate::clock;

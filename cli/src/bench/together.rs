@@ -12,8 +12,7 @@ use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
-use super::connection::Connection;
-use super::load::End;
+use super::connection::{Connection, End};
 use super::wire::ANSWER_TIMEOUT;
 use crate::clock;
 

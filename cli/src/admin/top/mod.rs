@@ -18,8 +18,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use self::draw::{Look, Screen};
+use super::connect::status_of;
 use super::status::screen;
-use super::status_of;
 use crate::clock;
 use crate::context::Context;
 use crate::exit::{Exit, Outcome, Stop};
