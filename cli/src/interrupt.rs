@@ -1,4 +1,4 @@
-//! Being told to stop: SIGINT and SIGTERM end a run early, so that nothing of it outlives it, and what it did so far
+//! Requests to stop: SIGINT and SIGTERM end a run early, so that nothing of it outlives it, and what it did so far
 //! is kept where that is of use.
 
 use std::sync::Arc;
@@ -41,7 +41,7 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// Whether it was asked for.
+    /// Returns true if it was asked for.
     pub(crate) fn came(&self) -> bool {
         self.0.came.load(Relaxed)
     }
@@ -51,7 +51,7 @@ impl Interrupt {
         &self.0.came
     }
 
-    /// What the future gives; nothing where an end is asked for first. For one waiter at a time.
+    /// Output of the future; nothing where an end is asked for first. For one waiter at a time.
     pub(crate) async fn or<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let asked = async {
             while !self.came() {

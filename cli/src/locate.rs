@@ -28,7 +28,7 @@ pub(crate) struct Which {
     pub(crate) instance: Option<String>,
 }
 
-/// What of the environment says where a daemon is. Read once, handed over: tests bring their own.
+/// Variables that say where a daemon is. Read once, handed over: tests bring their own.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Surroundings {
     server: Option<OsString>,

@@ -17,7 +17,7 @@ use crate::context::Context;
 use crate::exit::{Exit, Outcome, Stop};
 use crate::verify;
 
-/// What to repair.
+/// Arguments of `repair`.
 #[derive(Debug, Args)]
 pub(crate) struct RepairArgs {
     /// The data folder of a log that no daemon has
@@ -34,12 +34,12 @@ pub(crate) struct RepairArgs {
 /// `clactl repair`.
 pub(crate) fn run(context: &mut Context, args: &RepairArgs) -> Outcome {
     let report = clad_journal::repair::repair(&args.dir, args.dry_run).map_err(refused)?;
-    // What was changed is told first, whatever becomes of the check behind it.
+    // What was changed is printed first, whatever becomes of the check behind it.
     let report_json = match args.output {
         Form::Text => context.output.write(text(&report).as_bytes()).and_then(|()| context.output.flush()),
         Form::Json => Ok(()),
     };
-    // A dry run that finds something to do leaves it undone: a check would tell of that, and of nothing behind it.
+    // A dry run that finds something to do leaves it undone: a check would report that, and nothing behind it.
     let checked = match args.dry_run && !report.actions.is_empty() {
         true => Ok(None),
         false => verify::check(&args.dir).map(Some),
@@ -69,7 +69,7 @@ pub(crate) fn run(context: &mut Context, args: &RepairArgs) -> Outcome {
     Ok(exit)
 }
 
-/// `MetaLost` sends a daemon's operator here: who is here already is told why it does not help.
+/// `MetaLost` sends a daemon's operator here: who is here already reads why it does not help.
 fn refused(error: OpenError) -> Stop {
     match error {
         OpenError::MetaLost { dir, segments } if segments > 0 => anyhow::anyhow!(

@@ -2,6 +2,7 @@
 
 use clad_client::*;
 use clad_proto::{
+    PayloadView,
     grpc::{
         to_status,
         v1::{
@@ -294,7 +295,9 @@ async fn every_construct_of_a_record_comes_back_equal() {
     let Some(Event::Records(chunk)) = reader.next().await.expect("good") else { panic!("records") };
     assert_eq!(chunk.records().next().expect("one").1.to_owned(), record);
     let stored = daemon.0.lock().expect("whole").log[0].resource_logs.clone().expect("logs");
-    assert_eq!(otlp::from_otlp(&stored)[0].1, [record]);
+    let payload = otlp::encode(&stored, 1 << 20, 1 << 20).expect("an append");
+    let stored = PayloadView::parse(&payload.bytes, payload.count).expect("parses");
+    assert_eq!(stored.records().map(|record| record.to_owned()).collect::<Vec<_>>(), [record]);
 }
 
 #[tokio::test]

@@ -231,13 +231,6 @@ impl ErrorInfo {
         self.retry_after_ms = Some(milliseconds);
         self
     }
-
-    /// Says that the records may be in the log.
-    #[must_use]
-    pub fn perhaps_written(mut self) -> Self {
-        self.maybe_written = true;
-        self
-    }
 }
 
 impl From<crate::fault::PayloadError> for ErrorInfo {

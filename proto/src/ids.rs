@@ -1,4 +1,4 @@
-//! Names of things that live longer than a connection: a log, a producer, a place in a log.
+//! Names of things that live longer than a connection: a log, a producer, a ring, a place in a log.
 //!
 //! Text forms: an id is 32 lower-case hex digits; a cursor is `<log id>:<epoch>:<offset>` with both numbers in decimal.
 
@@ -80,6 +80,7 @@ macro_rules! id {
 }
 
 id!(LogId, "The 128 random bits that were made with a log and name it for ever.");
+id!(RingId, "A ring's name, for as long as it lives: 128 random bits.");
 id!(ProducerId, "The 128 bits that name an appending program across its connections; all zero asks for a new one.");
 
 /// A place in one history of one log: the next record to read.

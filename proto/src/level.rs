@@ -21,6 +21,8 @@ pub enum AckLevel {
 }
 
 impl AckLevel {
+    /// All levels, lowest first.
+    const ALL: [Self; 5] = [Self::None, Self::Posted, Self::Received, Self::Written, Self::Durable];
     /// The levels that have a watermark, lowest first.
     pub const WATERMARKS: [Self; 3] = [Self::Received, Self::Written, Self::Durable];
 
@@ -32,15 +34,8 @@ impl AckLevel {
 
     /// The level of a code.
     #[must_use]
-    pub const fn from_code(code: u8) -> Option<Self> {
-        Some(match code {
-            0 => Self::None,
-            1 => Self::Posted,
-            2 => Self::Received,
-            3 => Self::Written,
-            4 => Self::Durable,
-            _ => return None,
-        })
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(code)).copied()
     }
 
     /// The name in configuration, tools and metrics.
@@ -126,14 +121,11 @@ impl FromStr for AckLevel {
     type Err = ParseNameError;
 
     fn from_str(text: &str) -> Result<Self, ParseNameError> {
-        [Self::None, Self::Posted, Self::Received, Self::Written, Self::Durable]
-            .into_iter()
-            .find(|level| level.name() == text)
-            .ok_or_else(|| ParseNameError {
-                text: text.to_owned(),
-                kind: "ack level",
-                expected: "none, posted, received, written, durable",
-            })
+        Self::ALL.into_iter().find(|level| level.name() == text).ok_or_else(|| ParseNameError {
+            text: text.to_owned(),
+            kind: "ack level",
+            expected: "none, posted, received, written, durable",
+        })
     }
 }
 

@@ -20,8 +20,6 @@ const OF_SYSLOG: [i32; 8] = [21, 19, 18, 17, 13, 10, 9, 5];
 const SYSLOG_NAMES: [&str; 8] = ["emerg", "alert", "crit", "err", "warning", "notice", "info", "debug"];
 
 impl Severity {
-    /// Not stated.
-    pub const UNSPECIFIED: Self = Self(0);
     /// Fine-grained debugging.
     pub const TRACE: Self = Self(1);
     /// Debugging.
@@ -61,12 +59,6 @@ impl Severity {
     #[must_use]
     pub fn name(self) -> Option<&'static str> {
         usize::try_from(self.0).ok().and_then(|n| NAMES.get(n.checked_sub(1)?)).copied()
-    }
-
-    /// syslog's own name of the priority (`err`, `notice`).
-    #[must_use]
-    pub fn syslog_name(self) -> Option<&'static str> {
-        self.to_syslog().and_then(|p| SYSLOG_NAMES.get(usize::from(p))).copied()
     }
 }
 
@@ -130,7 +122,7 @@ mod tests {
             let severity = Severity::from_syslog(priority as u8).expect("eight priorities");
             assert_eq!(severity.0, number);
             assert_eq!(severity.to_syslog(), Some(priority as u8));
-            assert_eq!(severity.syslog_name().expect("named").parse(), Ok(severity));
+            assert_eq!(SYSLOG_NAMES[priority].parse(), Ok(severity));
         }
         assert_eq!(Severity::from_syslog(8), None);
         assert_eq!(Severity(0).to_syslog(), None);

@@ -100,56 +100,17 @@ impl PartialEq for AnyValue {
 
 impl Eq for AnyValue {}
 
-impl From<&str> for AnyValue {
-    fn from(text: &str) -> Self {
-        Self::String(text.to_owned())
-    }
+macro_rules! from {
+    ($($of:ty => $kind:ident),+) => {$(
+        impl From<$of> for AnyValue {
+            fn from(value: $of) -> Self {
+                Self::$kind(value.into())
+            }
+        }
+    )+};
 }
 
-impl From<String> for AnyValue {
-    fn from(text: String) -> Self {
-        Self::String(text)
-    }
-}
-
-impl From<Vec<u8>> for AnyValue {
-    fn from(bytes: Vec<u8>) -> Self {
-        Self::Bytes(bytes)
-    }
-}
-
-impl From<&[u8]> for AnyValue {
-    fn from(bytes: &[u8]) -> Self {
-        Self::Bytes(bytes.to_vec())
-    }
-}
-
-impl From<bool> for AnyValue {
-    fn from(value: bool) -> Self {
-        Self::Bool(value)
-    }
-}
-
-impl From<i64> for AnyValue {
-    fn from(value: i64) -> Self {
-        Self::Int(value)
-    }
-}
-
-impl From<f64> for AnyValue {
-    fn from(value: f64) -> Self {
-        Self::Double(value)
-    }
-}
-
-impl From<Vec<Self>> for AnyValue {
-    fn from(values: Vec<Self>) -> Self {
-        Self::Array(values)
-    }
-}
-
-impl From<Vec<KeyValue>> for AnyValue {
-    fn from(pairs: Vec<KeyValue>) -> Self {
-        Self::KvList(pairs)
-    }
-}
+from!(
+    &str => String, String => String, Vec<u8> => Bytes, &[u8] => Bytes, bool => Bool, i64 => Int, f64 => Double,
+    Vec<Self> => Array, Vec<KeyValue> => KvList
+);

@@ -1,4 +1,4 @@
-//! OTLP messages as they lie on the wire, encoded without being decoded: the same payload as by way of the decoded message,
+//! OTLP messages as they lie on the wire, encoded without being decoded: the payload of the message that prost decodes,
 //! however an encoder may have laid them out, and nothing but an error where they are none.
 #![cfg(feature = "grpc")]
 
@@ -108,14 +108,22 @@ fn odd(message: &MessageDescriptor, mut bytes: &[u8], state: &mut u64) -> Vec<La
     fields
 }
 
-/// Whether both ways take it, or neither, and make the same of it.
+/// Encodes it, as it lies there and as prost lays the same message out: the same payload, which gives the message back.
 fn agree(bytes: &[u8]) -> Result<Payload, OtlpError> {
     let decoded = logs::ResourceLogs::decode(bytes).expect("it is one");
     let encoded = Logs::new(bytes).encode(MAX_APPEND, MAX_RECORD);
     assert_eq!(encoded, otlp::encode(&decoded, MAX_APPEND, MAX_RECORD));
+    if let Ok(payload) = &encoded {
+        // Compared as bytes: a double that is no number is equal to itself there.
+        assert_eq!(back(payload).encode_to_vec(), decoded.encode_to_vec());
+    }
     let records: usize = decoded.scope_logs.iter().map(|scope| scope.log_records.len()).sum();
     assert_eq!(Logs::new(bytes).count() as usize, records);
     encoded
+}
+
+fn back(payload: &Payload) -> logs::ResourceLogs {
+    otlp::to_otlp(&PayloadView::parse(&payload.bytes, payload.count).expect("parses"))
 }
 
 fn message_of(group: &Group, records: &[Record]) -> logs::ResourceLogs {
@@ -123,8 +131,7 @@ fn message_of(group: &Group, records: &[Record]) -> logs::ResourceLogs {
     for record in records {
         builder.push(record).expect("fits");
     }
-    let payload = builder.finish();
-    otlp::to_otlp(&PayloadView::parse(&payload.bytes, payload.count).expect("parses"))
+    back(&builder.finish())
 }
 
 proptest! {
@@ -163,6 +170,8 @@ proptest! {
             if encoded != direct {
                 let error = encoded.expect_err("another payload").to_string();
                 prop_assert!(error.contains("pieces"), "{} is not {:?}", error, direct);
+            } else if let Ok(payload) = encoded {
+                prop_assert_eq!(back(&payload).encode_to_vec(), decoded.encode_to_vec());
             }
         } else if let Ok(payload) = encoded {
             // Something that is overwritten in the end was not looked into.

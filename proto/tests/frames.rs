@@ -59,7 +59,7 @@ fn every_truncation_waits_and_every_flip_is_seen() {
                 damaged[at] ^= 1 << bit;
                 match FrameDecoder::new(MAX).next(&mut damaged) {
                     Err(_) => {}
-                    // Only a payload may change unseen here: its checksum tells who looks at the payload.
+                    // Only a payload may change unseen here: its checksum shows it to who looks at the payload.
                     Ok(Some(Frame::Append(append))) => assert!(!append.checksum_holds(), "{name} at {at}"),
                     Ok(Some(Frame::Records(records))) => assert!(!records.checksum_holds(), "{name} at {at}"),
                     Ok(other) => panic!("{name} flipped at {at}.{bit} gives {other:?}"),
@@ -127,7 +127,7 @@ fn a_length_is_not_believed() {
     assert!(peek(&header(FrameType::Ping, 3), MAX).is_err());
     let mut buf = BytesMut::from(&header(FrameType::Append, 1_000_000)[..]);
     assert_eq!(FrameDecoder::new(MAX).next(&mut buf), Ok(None));
-    assert!(buf.capacity() < 200_000, "a header alone does not make the decoder set aside a frame");
+    assert!(buf.capacity() < 200_000, "a header alone does not make the decoder reserve a frame");
 }
 
 #[test]

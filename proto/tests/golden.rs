@@ -1,7 +1,7 @@
 //! Golden vectors: the bytes of every frame and of the payloads in them, and the same bytes in docs/PROTOCOL.md.
 //!
 //! A change that makes this fail changes what lies on disks and what clients in other languages send. With
-//! `CLAD_BLESS=1` the files are written anew; that is for new vectors, not for changed ones.
+//! `CLAD_BLESS=1` the files are written again; that is for new vectors, not for changed ones.
 
 mod support;
 

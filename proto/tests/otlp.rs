@@ -20,9 +20,6 @@ fn pool() -> DescriptorPool {
 
 fn through(message: &logs::ResourceLogs) -> logs::ResourceLogs {
     let payload = otlp::encode(message, limits::MAX_APPEND_BYTES, limits::MAX_RECORD_BYTES).expect("it encodes");
-    let as_it_comes = message.encode_to_vec();
-    let undecoded = otlp::Logs::new(&as_it_comes).encode(limits::MAX_APPEND_BYTES, limits::MAX_RECORD_BYTES);
-    assert_eq!(undecoded.as_ref(), Ok(&payload));
     let view = PayloadView::parse(&payload.bytes, payload.count).expect("what was encoded parses");
     otlp::to_otlp(&view)
 }
@@ -256,7 +253,7 @@ fn our_services_are_in_the_descriptors() {
 
 proptest! {
     #[test]
-    fn owned_and_direct_ways_agree(group in group(), records in proptest::collection::vec(record(), 1..4)) {
+    fn records_that_were_built_come_back_the_same(group in group(), records in proptest::collection::vec(record(), 1..4)) {
         let known = |record: &Record| Record { unknown: vec![], ..record.clone() };
         let group = Group { unknown: vec![], ..group };
         let mut builder = PayloadBuilder::new(&group).expect("fits");
@@ -267,6 +264,5 @@ proptest! {
         let message = otlp::to_otlp(&PayloadView::parse(&payload.bytes, payload.count).expect("parses"));
         let direct = otlp::encode(&message, limits::MAX_APPEND_BYTES, limits::MAX_RECORD_BYTES).expect("encodes");
         prop_assert_eq!(direct, payload);
-        prop_assert_eq!(otlp::from_otlp(&message), vec![(group, records.iter().map(known).collect())]);
     }
 }

@@ -3,7 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clad_proto::grpc::{from_status, v1::admin_client::AdminClient};
+use clad_proto::grpc::{
+    from_status,
+    v1::{self, admin_client::AdminClient},
+};
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint};
@@ -22,8 +25,26 @@ pub(super) const MEMORY_REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest wait for what needs the disk; the daemon itself gives up after a minute, and says so.
 pub(super) const DISK_REPLY_TIMEOUT: Duration = Duration::from_secs(65);
 
+/// Asks the daemon one thing, and waits so long for its answer.
+pub(super) async fn ask<T>(
+    path: &Path,
+    timeout: Duration,
+    what: impl AsyncFnOnce(&mut Admin) -> Result<tonic::Response<T>, Status>,
+) -> Result<T, Stop> {
+    let answer = async {
+        let mut admin = connect(path).await?;
+        Ok(what(&mut admin).await.map_err(|status| failed(path, &status))?.into_inner())
+    };
+    tokio::time::timeout(timeout, answer).await.unwrap_or_else(|_| Err(silent(path, timeout)))
+}
+
+/// The status of the daemon.
+pub(super) async fn status_of(path: &Path) -> Result<v1::StatusResponse, Stop> {
+    ask(path, MEMORY_REPLY_TIMEOUT, async |admin| admin.status(v1::StatusRequest {}).await).await
+}
+
 /// Connects; what goes wrong says what to do.
-pub(super) async fn connect(path: &Path) -> Result<Admin, Stop> {
+async fn connect(path: &Path) -> Result<Admin, Stop> {
     let socket = path.to_owned();
     // The address is never used: the connector below knows the way.
     let endpoint = Endpoint::from_static("http://admin.sock").connect_timeout(CONNECT_TIMEOUT);
@@ -52,7 +73,7 @@ fn unreachable(path: &Path, error: &std::io::Error) -> Stop {
 }
 
 /// A daemon that takes the connection, and says nothing.
-pub(super) fn silent(path: &Path, timeout: Duration) -> Stop {
+fn silent(path: &Path, timeout: Duration) -> Stop {
     Stop::Failed(anyhow::anyhow!(
         "no answer over {} within {} s: the daemon hangs, or has not finished its start; `systemctl status clad` and its \
          messages say more",
@@ -62,7 +83,7 @@ pub(super) fn silent(path: &Path, timeout: Duration) -> Stop {
 }
 
 /// A call that the daemon, or the way to it, ended badly.
-pub(super) fn failed(path: &Path, status: &Status) -> Stop {
+fn failed(path: &Path, status: &Status) -> Stop {
     Stop::Failed(match (from_status(status), status.code()) {
         (Some(error), _) => anyhow::Error::new(error),
         (None, Code::Unimplemented) => {

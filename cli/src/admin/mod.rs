@@ -13,14 +13,14 @@ use clad_proto::grpc::v1;
 use clap::Args;
 use serde_json::json;
 
-use self::connect::{Admin, DISK_REPLY_TIMEOUT, MEMORY_REPLY_TIMEOUT, connect, failed, silent};
+use self::connect::{Admin, DISK_REPLY_TIMEOUT, MEMORY_REPLY_TIMEOUT, ask, status_of};
 pub(crate) use self::top::{TopArgs, run as top};
 use crate::clock;
 use crate::context::Context;
 use crate::exit::{Exit, Outcome, Stop};
 use crate::format::human::count;
 
-/// How an answer is shown.
+/// The form of an answer.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct Shown {
     /// Form of the answer
@@ -39,7 +39,7 @@ pub(crate) enum Form {
 
 /// `clactl status`.
 pub(crate) fn status(context: &mut Context, shown: Shown) -> Outcome {
-    let status = context.ask(MEMORY_REPLY_TIMEOUT, async |admin| admin.status(v1::StatusRequest {}).await)?;
+    let status = context.block_on(status_of(&context.which.admin(&context.around)?))?;
     let text = match shown.output {
         Form::Text => status::screen::still(&status, clock::unix_nanos(), context.output.columns()),
         Form::Json => format!("{}\n", status::json(&status)),
@@ -111,20 +111,7 @@ impl Context {
     }
 }
 
-async fn ask<T>(
-    path: &Path,
-    timeout: Duration,
-    what: impl AsyncFnOnce(&mut Admin) -> Result<tonic::Response<T>, tonic::Status>,
-) -> Result<T, Stop> {
-    let answer = async {
-        let mut admin = connect(path).await?;
-        Ok(what(&mut admin).await.map_err(|status| failed(path, &status))?.into_inner())
-    };
-    tokio::time::timeout(timeout, answer).await.unwrap_or_else(|_| Err(silent(path, timeout)))
-}
-
 /// Addresses that a daemon listens on, by what is served there.
 pub(crate) async fn listeners(path: &Path) -> Result<HashMap<String, String>, Stop> {
-    let status = ask(path, MEMORY_REPLY_TIMEOUT, async |admin| admin.status(v1::StatusRequest {}).await).await?;
-    Ok(status.listeners)
+    Ok(status_of(path).await?.listeners)
 }

@@ -54,7 +54,7 @@ pub(super) enum FeedError {
     Line(#[from] LineError),
 }
 
-/// What comes out: groups, and an error with its input as the last thing, if any.
+/// Output of the thread: groups, and an error with its input as the last thing, if any.
 pub(super) type Fed = Result<Group, (usize, FeedError)>;
 
 /// Starts to read.

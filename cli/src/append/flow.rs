@@ -2,7 +2,7 @@
 //!
 //! Invariants: a line counts as acked only when it and every line before it has reached the level; what is in
 //! flight stays below [`MAX_OUTSTANDING_BYTES`], one group excepted; after the first failure nothing more is handed over. Who
-//! waits for long is told for what, and again when that is another reason; who is told to stop takes no more lines, and
+//! waits for long is notified of the reason, and again when that is another one; who is to stop takes no more lines, and
 //! waits for those under way while their acks come: for [`NEXT_ACK_TIMEOUT`] each, [`LAST_ACKS_TIMEOUT`] in all. Then the producer ends,
 //! and each append says whether it may be stored.
 
@@ -24,14 +24,14 @@ use crate::output::say;
 
 /// Nothing was acknowledged for so long: that is worth a word; after as long again, another reason is.
 const STALL_REPORT_AFTER: Duration = Duration::from_secs(5);
-/// How long the next ack is waited for after a signal: some syncs of a disk that turns.
+/// Longest wait for the next ack after a signal: some syncs of a disk that turns.
 const NEXT_ACK_TIMEOUT: Duration = Duration::from_millis(200);
-/// How long all of them are.
+/// Longest wait for all of them.
 const LAST_ACKS_TIMEOUT: Duration = Duration::from_secs(2);
 /// Bytes that may wait for their acks.
 const MAX_OUTSTANDING_BYTES: usize = 16 * 1024 * 1024;
 
-/// How far it came.
+/// Progress of the lines.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Reached {
     /// Lines that reached the level, all before them too.
@@ -48,7 +48,7 @@ pub(super) struct Reached {
     pub(super) epoch: Option<u32>,
 }
 
-/// What went wrong, and with which input or line.
+/// A failure, with its input or line.
 #[derive(Debug)]
 pub(super) struct Trouble {
     /// The first line that is not known to have reached the level.
@@ -88,7 +88,7 @@ impl Flow {
         Self { producer, level, severity, outstanding: VecDeque::new(), outstanding_bytes: 0, reached }
     }
 
-    /// How far it came, and the producer where it has not ended.
+    /// The progress, and the producer where it has not ended.
     pub(super) fn into_parts(self) -> (Reached, Option<Producer>) {
         (self.reached, self.producer)
     }

@@ -9,7 +9,7 @@ use std::io::{self, Read};
 
 use bytes::{Bytes, BytesMut};
 
-/// How much is asked for in one read.
+/// Bytes that one read asks for.
 const READ_BYTES: usize = 256 * 1024;
 
 /// The largest group.
@@ -41,7 +41,7 @@ pub(crate) enum LineError {
     Read {
         /// The line that was being read.
         line: u64,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -56,7 +56,7 @@ pub(crate) struct Lines<R> {
     taken: u64,
     limit: usize,
     ended: bool,
-    /// Met while a group was being gathered; said with the next one.
+    /// Met while a group was being read; returned with the next one.
     failed: Option<LineError>,
 }
 

@@ -1,7 +1,7 @@
 //! `clactl append`: lines become records, each followed to its ack.
 //!
 //! Invariants: the exit code is 0 only when every line has reached the level that was asked for; else the last line
-//! up to which all did is told. The level is never lowered: one that the log does not offer is refused before anything
+//! up to which all did is reported. The level is never lowered: one that the log does not offer is refused before anything
 //! is sent. Memory is bounded whatever the input is: see `feed`, `flow` and `lines`.
 
 mod feed;
@@ -33,12 +33,12 @@ use crate::reach::unreachable;
 
 /// The largest append when no size is asked for.
 const ADAPTIVE: GroupSize = GroupSize { lines: 256, bytes: 256 * 1024, wait: false };
-/// Progress is told this often.
+/// Progress is reported this often.
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 /// Room for the longest record that any daemon takes: `flow` holds far less in flight unless a line is that long.
 const BUFFER_BYTES: usize = (MAX_RECORD_BYTES + MAX_GROUP_BYTES) as usize + (1 << 20);
 
-/// What to append, and how.
+/// Arguments of `append`.
 #[derive(Debug, Args)]
 pub(crate) struct AppendArgs {
     /// Files to read, in this order; `-` is standard input, and so is no file at all
@@ -73,13 +73,13 @@ pub(crate) fn run(context: &mut Context, args: &AppendArgs) -> Outcome {
     if let Some(why) = &done.no_ring {
         context.output.note(&format!("clactl: no ring of shared memory, the lines went over the socket: {why}"))?;
     }
-    let (text, _) = done.summary();
+    let text = done.summary();
     let printed = match (args.output, exit) {
         (Form::Json, _) => context.output.line(&done.json()),
         (Form::Text, Exit::Done) => context.output.line(&text),
         (Form::Text, _) => return context.output.note(&text).map(|()| exit),
     };
-    // Who is told only that stdout is full would send all of it again.
+    // Who hears only that stdout is full would send all of it again.
     let printed = printed.and_then(|()| context.output.flush());
     if let Err(Stop::Failed(_)) = printed {
         say(&text);
@@ -87,7 +87,7 @@ pub(crate) fn run(context: &mut Context, args: &AppendArgs) -> Outcome {
     printed.map(|()| exit)
 }
 
-/// How it ended.
+/// The outcome.
 #[derive(Debug)]
 struct Done {
     inputs: Vec<Input>,
@@ -106,7 +106,7 @@ async fn append(args: &AppendArgs, address: Address) -> Result<Done, Stop> {
     if let Some(level) = args.ack {
         builder = builder.level(level.max(AckLevel::Received));
     }
-    // Whoever stops it is told what became of his lines at once: nothing is brought home behind his back.
+    // Whoever stops it reads what became of his lines at once: nothing is brought home behind his back.
     let builder = builder.max_buffered_bytes(BUFFER_BYTES).drop_timeout(Duration::ZERO);
     let connected = interrupt.or(builder.connect()).await;
     let interrupted = || Stop::Failed(anyhow!("interrupted; nothing was sent"));
@@ -168,7 +168,7 @@ fn inputs(files: &[PathBuf]) -> Vec<Input> {
     files.iter().map(input).collect()
 }
 
-/// Tells a terminal how far it is.
+/// Shows a terminal how far it is.
 #[derive(Debug)]
 struct Ticker {
     progress: Option<Progress>,
@@ -209,15 +209,15 @@ impl Done {
         }
     }
 
-    /// The result for a person, and what it amounts to.
-    fn summary(&self) -> (String, Exit) {
-        let Some(trouble) = &self.trouble else { return (self.success(), Exit::Done) };
+    /// The result for a person.
+    fn summary(&self) -> String {
+        let Some(trouble) = &self.trouble else { return self.success() };
         let at = trouble.at.map_or_else(String::new, |place| format!("{}: ", self.name(place)));
         let last = match self.reached.last {
             Some(place) => format!("the last line that reached `{}` is {}", self.level, self.name(place)),
             None => format!("no line reached `{}`", self.level),
         };
-        (format!("clactl: {at}{}\n{last}", error_text(&trouble.error)), Exit::Failed)
+        format!("clactl: {at}{}\n{last}", error_text(&trouble.error))
     }
 
     fn success(&self) -> String {

@@ -1,4 +1,4 @@
-//! What the load generator appends: payloads that are encoded once and then only stamped.
+//! Payloads of the load generator: they are encoded once; then only time and number change.
 //!
 //! Invariants: every record has a body of exactly the size that was asked for, begins with the id of its connection
 //! and its number there (16 hex digits), and goes on with a fixed filling; so a record that is read back says by itself
@@ -26,7 +26,7 @@ pub(super) struct Id {
     pub(super) record: u64,
 }
 
-/// An append that wants only its stamps.
+/// An append that wants only its time and numbers.
 #[derive(Debug, Clone)]
 pub(super) struct Template {
     /// The whole frame, with its header; the fixed part of its body is blank.
@@ -94,7 +94,7 @@ fn put(place: &mut [u8], at: usize, bytes: &[u8]) {
     }
 }
 
-/// A body whose id is not stamped yet.
+/// A body whose id is not set yet.
 pub(super) fn filling(size: usize) -> String {
     ('!'..='~').cycle().take(size).collect()
 }

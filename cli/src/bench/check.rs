@@ -1,7 +1,7 @@
 //! Reading back what was acked.
 //!
 //! Invariants: a record counts as verified when it is read at exactly the offset that its ack gave, with exactly its
-//! bytes, for the first time; whatever else is found under one of our producers' names is told as a fault.
+//! bytes, for the first time; whatever else is found under one of our producers' names is reported as a fault.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use super::body::{Id, filling};
 use super::flight::NOT_ACKED;
 use super::load::Flown;
 
-/// What reading back showed.
+/// Result of reading back.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Checked {
     /// Acked records that were found as they must be.
@@ -39,7 +39,7 @@ pub(super) fn check(address: &Address, flights: &[Flown], records: u32, size: us
     })
 }
 
-/// What was acked, and what of it was found.
+/// Acked records, and those that were found.
 struct Ledger<'a> {
     flights: &'a [Flown],
     numbers: HashMap<ProducerId, usize>,

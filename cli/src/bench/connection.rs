@@ -6,12 +6,14 @@ use std::time::Instant;
 
 use clad_proto::frame::{Accepted, Flush, Frame, FrameType, encode_bye};
 use clad_proto::{AckLevel, ProducerId};
+use hdrhistogram::Histogram;
 
 use super::body::{Id, Template};
 use super::flight::Flight;
 use super::plan::Load;
 use super::wire::Wire;
 use crate::clock;
+use crate::exit::error_text;
 
 /// A greeted connection, and what became of its appends so far.
 pub(super) struct Connection {
@@ -25,13 +27,20 @@ pub(super) struct Connection {
     pub(super) acked: Arc<AtomicU64>,
 }
 
-/// What a connection has come to.
+/// The end of a connection.
+#[derive(Debug)]
 pub(super) struct End {
     pub(super) number: u16,
     pub(super) producer: ProducerId,
     pub(super) start: Instant,
-    pub(super) flight: Flight,
-    pub(super) broken: Option<anyhow::Error>,
+    pub(super) last_ack: Option<Instant>,
+    /// Appends that reached the level.
+    pub(super) acked: u64,
+    /// Appends that did not.
+    pub(super) failed: u64,
+    pub(super) latencies: Histogram<u64>,
+    pub(super) offsets: Vec<u64>,
+    pub(super) trouble: Option<String>,
 }
 
 impl Connection {
@@ -69,10 +78,13 @@ impl Connection {
             broken = self.end().err();
         }
         self.flight.end();
-        End { number: self.number, producer: self.producer, start, flight: self.flight, broken }
+        let Flight { last_ack, acked, failed, latencies, offsets, refusal, .. } = self.flight;
+        let trouble = broken.as_ref().map(error_text).or(refusal.map(|refusal| refusal.to_string()));
+        let Self { number, producer, .. } = self;
+        End { number, producer, start, last_ack, acked, failed, latencies, offsets, trouble }
     }
 
-    /// What is read back afterwards must be readable: written.
+    /// Makes everything readable for the check behind it: written.
     fn end(&mut self) -> anyhow::Result<()> {
         if self.level < AckLevel::Written {
             self.wire.queue(|out| Flush { request_id: 1, level: AckLevel::Written }.encode(out));

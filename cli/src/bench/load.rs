@@ -7,13 +7,13 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Barrier};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use clad_client::Address;
 use clad_proto::frame::Intent;
-use clad_proto::{AckLevel, DurabilityPolicy, ErrorInfo, LogId, ProducerId};
+use clad_proto::{AckLevel, DurabilityPolicy, LogId, ProducerId};
 use hdrhistogram::Histogram;
 
 use super::body::Template;
@@ -23,12 +23,11 @@ use super::plan::Load;
 use super::stats::new_histogram;
 use super::together;
 use super::wire::Wire;
-use crate::exit::error_text;
 
 /// Stack of a connection's thread: there may be a thousand of them.
 const STACK_BYTES: usize = 256 * 1024;
 
-/// What came of it.
+/// Result of the load.
 #[derive(Debug)]
 pub(super) struct Loaded {
     /// The level that was waited for.
@@ -66,7 +65,7 @@ impl Cpu {
     }
 }
 
-/// What the greeting said about the log.
+/// Facts about the log, from the greeting.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LogFacts {
     pub(super) log_id: LogId,
@@ -85,7 +84,7 @@ pub(super) struct Flown {
 
 impl Load {
     /// Makes all of it; `acked` counts records while it goes on, `report` is called now and then.
-    pub(super) fn run(&self, mut report: impl FnMut(u64)) -> anyhow::Result<Loaded> {
+    pub(super) fn run(&self, report: impl FnMut(u64)) -> anyhow::Result<Loaded> {
         if matches!(self.address, Address::Shm(_) | Address::Grpc(_)) {
             return self.run_by_sdk(report);
         }
@@ -132,15 +131,9 @@ impl Load {
             })?);
         }
         barrier.wait();
-        while running.iter().any(|thread| !thread.is_finished()) {
-            thread::sleep(Duration::from_millis(100).min(self.duration / 4));
-            report(acked.load(Relaxed));
-        }
-        let ends =
-            running.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a thread of the load panicked"))?);
-        let ends: Vec<Vec<End>> = ends.collect::<anyhow::Result<_>>()?;
+        let ends = self.join(running, &acked, report)?.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
         let mut ends: Vec<End> = ends.into_iter().flatten().collect();
-        // What is read back is told apart by the numbers of the connections.
+        // What is read back is distinguished by the numbers of the connections.
         ends.sort_by_key(|end| end.number);
         Ok(self.sum(level, log, ends))
     }
@@ -154,21 +147,35 @@ impl Load {
         }
     }
 
-    fn sum(&self, level: AckLevel, log: LogFacts, ends: Vec<End>) -> Loaded {
+    /// Waits for the threads; `report` hears meanwhile how many records were acked.
+    pub(super) fn join<T>(
+        &self,
+        threads: Vec<JoinHandle<T>>,
+        acked: &AtomicU64,
+        mut report: impl FnMut(u64),
+    ) -> anyhow::Result<Vec<T>> {
+        while threads.iter().any(|thread| !thread.is_finished()) {
+            thread::sleep(Duration::from_millis(100).min(self.duration / 4));
+            report(acked.load(Relaxed));
+        }
+        threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a thread of the load panicked"))).collect()
+    }
+
+    /// Adds up what became of all connections.
+    pub(super) fn sum(&self, level: AckLevel, log: LogFacts, ends: Vec<End>) -> Loaded {
         let mut latencies = new_histogram();
         let (mut acked, mut failed, mut trouble) = (0, 0, None);
         let start = ends.iter().map(|end| end.start).min();
-        let last = ends.iter().filter_map(|end| end.flight.last_ack).max();
+        let last = ends.iter().filter_map(|end| end.last_ack).max();
         let elapsed = start.zip(last).map_or(Duration::ZERO, |(start, last)| last - start);
         let mut flights = Vec::new();
         for end in ends {
             // Both grow as they must, so adding cannot fail.
-            let _ = latencies.add(&end.flight.latencies);
-            acked += end.flight.acked * u64::from(self.records);
-            failed += end.flight.failed * u64::from(self.records);
-            let refusal = end.flight.refusal.as_ref().map(ErrorInfo::to_string);
-            trouble = trouble.or(end.broken.as_ref().map(error_text)).or(refusal);
-            flights.push(Flown { producer: end.producer, offsets: end.flight.offsets });
+            let _ = latencies.add(&end.latencies);
+            acked += end.acked * u64::from(self.records);
+            failed += end.failed * u64::from(self.records);
+            trouble = trouble.or(end.trouble);
+            flights.push(Flown { producer: end.producer, offsets: end.offsets });
         }
         Loaded { level, log, acked, failed, elapsed, latencies, cpu: Cpu::default(), trouble, flights }
     }

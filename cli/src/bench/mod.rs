@@ -14,7 +14,7 @@
 //! | `check` | reading back |
 //! | `spawn`, `process` | a daemon of our own, and what it takes |
 //! | `direct` | the bare loop of synced writes |
-//! | `stats`, `report` | numbers out of many, and how they are told |
+//! | `stats`, `report` | numbers out of many, and how they are printed |
 
 mod body;
 mod check;

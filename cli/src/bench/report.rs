@@ -1,8 +1,7 @@
-//! What a run has shown, for people and for programs.
+//! Results of a run, for people and for programs.
 
 use std::time::Duration;
 
-use clad_client::Address;
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
@@ -53,12 +52,14 @@ struct Total {
     trouble: Vec<String>,
 }
 
-/// A round beside its bare loop, or beside the same load by another transport.
-struct Ratios {
+/// A round beside something else: its bare loop, or the same load by another transport.
+struct Beside {
     rate: f64,
     p50: f64,
+    rate_ratio: f64,
+    p50_ratio: f64,
     /// Of processor time a record, the daemon's and the load's together; 0 beside a bare loop.
-    cpu: f64,
+    cpu_ratio: f64,
 }
 
 impl Loaded {
@@ -77,11 +78,10 @@ impl Loaded {
         let a_record = |time: Duration| ratio(time.as_nanos() as f64, self.acked as f64);
         (self.cpu.daemon.map(a_record), self.cpu.load.map_or(0.0, a_record))
     }
-}
 
-impl Looped {
-    fn rate(&self) -> f64 {
-        per_second(self.writes, self.elapsed)
+    fn whole_cpu(&self) -> f64 {
+        let (daemon, load) = self.cpu();
+        daemon.unwrap_or(0.0) + load
     }
 }
 
@@ -97,22 +97,21 @@ impl Slice {
 }
 
 impl Round {
-    fn ratios(&self) -> Option<Ratios> {
-        let looped = self.looped.as_ref()?;
+    fn beside(&self, rate: f64, latencies: &Histogram<u64>, cpu: f64) -> Beside {
         let loaded = &self.load.loaded;
-        let (load, bare) = (Latency::of(&loaded.latencies), Latency::of(&looped.latencies));
-        Some(Ratios { rate: ratio(loaded.rate(), looped.rate()), p50: ratio(load.p50, bare.p50), cpu: 0.0 })
+        let (load, p50) = (Latency::of(&loaded.latencies), Latency::of(latencies).p50);
+        let cpu_ratio = ratio(loaded.whole_cpu(), cpu);
+        Beside { rate, p50, rate_ratio: ratio(loaded.rate(), rate), p50_ratio: ratio(load.p50, p50), cpu_ratio }
     }
 
-    fn compared_ratios(&self) -> Option<Ratios> {
-        let (one, other) = (&self.load.loaded, &self.compared.as_ref()?.loaded);
-        let p50 = |loaded: &Loaded| Latency::of(&loaded.latencies).p50;
-        let cpu = |loaded: &Loaded| loaded.cpu().0.unwrap_or(0.0) + loaded.cpu().1;
-        Some(Ratios {
-            rate: ratio(one.rate(), other.rate()),
-            p50: ratio(p50(one), p50(other)),
-            cpu: ratio(cpu(one), cpu(other)),
-        })
+    fn beside_loop(&self) -> Option<Beside> {
+        let Looped { writes, elapsed, latencies } = self.looped.as_ref()?;
+        Some(self.beside(per_second(*writes, *elapsed), latencies, 0.0))
+    }
+
+    fn beside_other(&self) -> Option<Beside> {
+        let other = &self.compared.as_ref()?.loaded;
+        Some(self.beside(other.rate(), &other.latencies, other.whole_cpu()))
     }
 }
 
@@ -141,7 +140,7 @@ impl Report<'_> {
         }
     }
 
-    /// Whether everything was acked, and every ack was true as far as that could be seen.
+    /// Returns true if everything was acked, and every ack was true as far as that could be seen.
     pub(super) fn is_good(&self) -> bool {
         let total = self.total();
         let true_acks = total.verified.is_none_or(|verified| verified == total.acked);
@@ -199,7 +198,7 @@ impl Report<'_> {
     }
 
     fn compare_json(&self) -> Option<Value> {
-        let ratios = self.compared_ratios()?;
+        let beside = self.beside(Round::beside_other)?;
         let slice = |slice: &Slice| {
             json!({
                 "records_per_second": tenth(slice.loaded.rate()),
@@ -212,43 +211,37 @@ impl Report<'_> {
         let round = |round: &Round| Some(json!([slice(&round.load), slice(round.compared.as_ref()?)]));
         Some(json!({
             "server": self.compared?.address.to_string(),
-            "rate_ratio": Spread::of(ratios.iter().map(|ratios| hundredth(ratios.rate))),
-            "p50_ratio": Spread::of(ratios.iter().map(|ratios| hundredth(ratios.p50))),
-            "cpu_ratio": Spread::of(ratios.iter().map(|ratios| hundredth(ratios.cpu))),
+            "rate_ratio": spread(&beside, |beside| hundredth(beside.rate_ratio)),
+            "p50_ratio": spread(&beside, |beside| hundredth(beside.p50_ratio)),
+            "cpu_ratio": spread(&beside, |beside| hundredth(beside.cpu_ratio)),
             "rounds": self.rounds.iter().map(round).collect::<Option<Vec<_>>>()?,
         }))
     }
 
-    fn compared_ratios(&self) -> Option<Vec<Ratios>> {
-        self.rounds.iter().map(Round::compared_ratios).collect()
-    }
-
     fn baseline_json(&self) -> Option<Value> {
-        let ratios = self.ratios()?;
-        let round = |round: &Round| {
-            let looped = round.looped.as_ref()?;
-            let ratios = round.ratios()?;
-            Some(json!({
+        let beside = self.beside(Round::beside_loop)?;
+        let round = |(round, beside): (&Round, &Beside)| {
+            json!({
                 "records_per_second": tenth(round.load.loaded.rate()),
                 "latency_us": Latency::of(&round.load.loaded.latencies),
-                "loop_writes_per_second": tenth(looped.rate()),
-                "loop_latency_us": Latency::of(&looped.latencies),
-                "rate_ratio": hundredth(ratios.rate),
-                "p50_ratio": hundredth(ratios.p50),
-            }))
+                "loop_writes_per_second": tenth(beside.rate),
+                "loop_latency_us": round.looped.as_ref().map(|looped| Latency::of(&looped.latencies)),
+                "rate_ratio": hundredth(beside.rate_ratio),
+                "p50_ratio": hundredth(beside.p50_ratio),
+            })
         };
-        let writes = self.rounds.iter().filter_map(|round| round.looped.as_ref());
         Some(json!({
-            "rate_ratio": Spread::of(ratios.iter().map(|ratios| hundredth(ratios.rate))),
-            "p50_ratio": Spread::of(ratios.iter().map(|ratios| hundredth(ratios.p50))),
-            "records_per_second": Spread::of(self.rounds.iter().map(|round| tenth(round.load.loaded.rate()))),
-            "loop_writes_per_second": Spread::of(writes.map(|looped| tenth(looped.rate()))),
-            "rounds": self.rounds.iter().map(round).collect::<Vec<_>>(),
+            "rate_ratio": spread(&beside, |beside| hundredth(beside.rate_ratio)),
+            "p50_ratio": spread(&beside, |beside| hundredth(beside.p50_ratio)),
+            "records_per_second": self.spread_of(|slice| Some(slice.loaded.rate())),
+            "loop_writes_per_second": spread(&beside, |beside| tenth(beside.rate)),
+            "rounds": self.rounds.iter().zip(&beside).map(round).collect::<Vec<_>>(),
         }))
     }
 
-    fn ratios(&self) -> Option<Vec<Ratios>> {
-        self.rounds.iter().map(Round::ratios).collect()
+    /// Each round beside something else; `None` where it was not measured.
+    fn beside(&self, of: fn(&Round) -> Option<Beside>) -> Option<Vec<Beside>> {
+        self.rounds.iter().map(of).collect()
     }
 
     /// Lines that line up.
@@ -287,11 +280,17 @@ impl Report<'_> {
             )
             .row("trouble", total.trouble.join("\n"));
         let mut text = sheet.show(usize::MAX);
-        if let Some(ratios) = self.ratios() {
-            text.push_str(&self.beside_the_loop(&ratios));
+        if let Some(beside) = self.beside(Round::beside_loop) {
+            text.push_str(&self.compare(
+                &beside,
+                [">loop writes/s", ">loop p50"],
+                "a bare loop of synced writes",
+                false,
+            ));
         }
-        if let (Some(ratios), Some(compared)) = (self.compared_ratios(), self.compared) {
-            text.push_str(&self.beside_another(&ratios, &compared.address));
+        if let (Some(beside), Some(compared)) = (self.beside(Round::beside_other), self.compared) {
+            let whom = compared.address.to_string();
+            text.push_str(&self.compare(&beside, [">other records/s", ">other p50"], &whom, true));
         }
         text
     }
@@ -313,74 +312,33 @@ impl Report<'_> {
         )
     }
 
-    fn beside_the_loop(&self, ratios: &[Ratios]) -> String {
-        let rows = self.rounds.iter().zip(ratios).zip(1..).filter_map(|((round, ratios), number)| {
-            let looped = round.looped.as_ref()?;
-            Some(vec![
-                number.to_string(),
-                count(round.load.loaded.rate() as u64),
-                micros(Latency::of(&round.load.loaded.latencies).p50),
-                count(looped.rate() as u64),
-                micros(Latency::of(&looped.latencies).p50),
-                format!("{:.2}", ratios.rate),
-                format!("{:.2}", ratios.p50),
-            ])
+    /// A row a round, and the spread of the ratios; with that of processor time where `cpu` is set.
+    fn compare(&self, all: &[Beside], [rate, p50]: [&str; 2], whom: &str, cpu: bool) -> String {
+        let rows = self.rounds.iter().zip(all).zip(1..).map(|((round, beside), number)| {
+            let loaded = &round.load.loaded;
+            let figures = [(loaded.rate(), Latency::of(&loaded.latencies).p50), (beside.rate, beside.p50)];
+            let figures = figures.into_iter().flat_map(|(rate, p50)| [count(rate as u64), micros(p50)]);
+            let ratios = [beside.rate_ratio, beside.p50_ratio].into_iter().chain(cpu.then_some(beside.cpu_ratio));
+            let ratios = ratios.map(|ratio| format!("{ratio:.2}"));
+            [number.to_string()].into_iter().chain(figures).chain(ratios).collect()
         });
-        let rows: Vec<_> = rows.collect();
-        let heads = [">round", ">records/s", ">p50", ">loop writes/s", ">loop p50", ">rate ratio", ">p50 ratio"];
-        let (rate, p50) =
-            (Spread::of(ratios.iter().map(|ratios| ratios.rate)), Spread::of(ratios.iter().map(|ratios| ratios.p50)));
-        format!(
-            "\n{}\nbeside a bare loop of synced writes: rate × {:.2} ({:.2} to {:.2}), p50 × {:.2} ({:.2} to {:.2})\n",
-            columns(&heads, &rows),
-            rate.median,
-            rate.min,
-            rate.max,
-            p50.median,
-            p50.min,
-            p50.max
-        )
+        let rows: Vec<Vec<String>> = rows.collect();
+        let mut heads = vec![">round", ">records/s", ">p50", rate, p50, ">rate ratio", ">p50 ratio"];
+        heads.extend(cpu.then_some(">cpu ratio"));
+        let of = |of: fn(&Beside) -> f64| {
+            let Spread { median, min, max } = spread(all, of);
+            format!("{median:.2} ({min:.2} to {max:.2})")
+        };
+        let mut last = format!("rate × {}, p50 × {}", of(|beside| beside.rate_ratio), of(|beside| beside.p50_ratio));
+        if cpu {
+            last.push_str(&format!(", processor time a record × {}", of(|beside| beside.cpu_ratio)));
+        }
+        format!("\n{}\nbeside {whom}: {last}\n", columns(&heads, &rows))
     }
 }
 
-impl Report<'_> {
-    fn beside_another(&self, ratios: &[Ratios], address: &Address) -> String {
-        let rows = self.rounds.iter().zip(ratios).zip(1..).filter_map(|((round, ratios), number)| {
-            let (one, other) = (&round.load.loaded, &round.compared.as_ref()?.loaded);
-            Some(vec![
-                number.to_string(),
-                count(one.rate() as u64),
-                micros(Latency::of(&one.latencies).p50),
-                count(other.rate() as u64),
-                micros(Latency::of(&other.latencies).p50),
-                format!("{:.2}", ratios.rate),
-                format!("{:.2}", ratios.p50),
-                format!("{:.2}", ratios.cpu),
-            ])
-        });
-        let rows: Vec<_> = rows.collect();
-        let heads = [
-            ">round",
-            ">records/s",
-            ">p50",
-            ">other records/s",
-            ">other p50",
-            ">rate ratio",
-            ">p50 ratio",
-            ">cpu ratio",
-        ];
-        let spread = |of: fn(&Ratios) -> f64| {
-            let Spread { median, min, max } = Spread::of(ratios.iter().map(of));
-            format!("{median:.2} ({min:.2} to {max:.2})")
-        };
-        format!(
-            "\n{}\nbeside {address}: rate × {}, p50 × {}, processor time a record × {}\n",
-            columns(&heads, &rows),
-            spread(|ratios| ratios.rate),
-            spread(|ratios| ratios.p50),
-            spread(|ratios| ratios.cpu),
-        )
-    }
+fn spread(all: &[Beside], of: impl Fn(&Beside) -> f64) -> Spread {
+    Spread::of(all.iter().map(of))
 }
 
 fn verified(total: &Total) -> String {

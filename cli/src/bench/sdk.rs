@@ -8,27 +8,28 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Barrier};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, bail};
 use clad_client::{AckLevel, Address, Batch, Body, LogInfo, Producer, Severity, Ticket};
 use hdrhistogram::Histogram;
 
 use super::body::{Id, filling};
+use super::connection::End;
 use super::flight::NOT_ACKED;
-use super::load::{Cpu, Flown, Loaded, LogFacts};
+use super::load::{Loaded, LogFacts};
 use super::plan::Load;
 use super::stats::new_histogram;
 use crate::clock;
 use crate::exit::error_text;
 
-/// What an append takes of a producer's memory beside its bodies, at most, and a record in it.
+/// Bytes that an append takes of a producer's memory beside its bodies, at most, and a record in it.
 const APPEND_OVERHEAD_BYTES: usize = 4096;
 const RECORD_OVERHEAD_BYTES: usize = 64;
 
 impl Load {
     /// As [`Load::run`], by producers of the SDK.
-    pub(super) fn run_by_sdk(&self, mut report: impl FnMut(u64)) -> anyhow::Result<Loaded> {
+    pub(super) fn run_by_sdk(&self, report: impl FnMut(u64)) -> anyhow::Result<Loaded> {
         // By a ring the threads of the load do the work; over gRPC the runtime has the connections.
         let rings = matches!(self.address, Address::Shm(_));
         let workers = if rings { 1 } else { self.threads };
@@ -61,17 +62,12 @@ impl Load {
             })?);
         }
         barrier.wait();
-        while threads.iter().any(|thread| !thread.is_finished()) {
-            thread::sleep(Duration::from_millis(100).min(self.duration / 4));
-            report(acked.load(Relaxed));
-        }
-        let ends = threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a thread panicked")));
-        let ends: Vec<SdkProducer> = ends.collect::<anyhow::Result<_>>()?;
+        let ends: Vec<SdkProducer> = self.join(threads, &acked, report)?;
         for end in &ends {
             // What is read back afterwards must be readable: written.
             runtime.block_on(end.producer.flush(level.max(AckLevel::Written)))?;
         }
-        Ok(self.sum_of_sdk(level, log, ends))
+        Ok(self.sum(level, log, ends.into_iter().map(SdkProducer::end).collect()))
     }
 
     fn producer(&self) -> clad_client::ProducerBuilder {
@@ -87,24 +83,6 @@ impl Load {
             bail!("--size, --records-per-append: appends of {} bytes are taken here", log.max_append_bytes);
         }
         Ok(())
-    }
-
-    fn sum_of_sdk(&self, level: AckLevel, log: LogFacts, ends: Vec<SdkProducer>) -> Loaded {
-        let mut latencies = new_histogram();
-        let (mut acked, mut failed, mut trouble) = (0, 0, None);
-        let start = ends.iter().map(|end| end.start).min();
-        let last = ends.iter().filter_map(|end| end.last_ack).max();
-        let elapsed = start.zip(last).map_or(Duration::ZERO, |(start, last)| last - start);
-        let mut flights = Vec::new();
-        for end in ends {
-            // Both grow as they must, so adding cannot fail.
-            let _ = latencies.add(&end.latencies);
-            acked += end.acked * u64::from(self.records);
-            failed += (end.offsets.len() as u64 - end.acked) * u64::from(self.records);
-            trouble = trouble.or(end.trouble);
-            flights.push(Flown { producer: end.producer.id(), offsets: end.offsets });
-        }
-        Loaded { level, log, acked, failed, elapsed, latencies, cpu: Cpu::default(), trouble, flights }
     }
 }
 
@@ -136,6 +114,12 @@ impl SdkProducer {
             latencies: new_histogram(),
             trouble: None,
         }
+    }
+
+    fn end(self) -> End {
+        let Self { number, start, last_ack, acked, latencies, offsets, trouble, .. } = self;
+        let (producer, failed) = (self.producer.id(), offsets.len() as u64 - acked);
+        End { number, producer, start, last_ack, acked, failed, latencies, offsets, trouble }
     }
 
     fn run(&mut self, load: &Load, level: AckLevel, acked: &AtomicU64) -> anyhow::Result<()> {

@@ -29,7 +29,7 @@ use crate::exit::Stop;
 
 /// Longest wait until it answers, and until it has ended.
 const DAEMON_TIMEOUT: Duration = Duration::from_secs(60);
-/// What `statfs` calls tmpfs.
+/// The magic number of tmpfs.
 const TMPFS: rustix::fs::FsWord = 0x0102_1994;
 
 /// Way of the load to the daemon.
@@ -53,12 +53,12 @@ pub(super) struct Spawned {
     pub(super) memory: Watch,
 }
 
-/// Whether what is written to a folder never reaches a disk.
+/// Returns true if what is written to a folder never reaches a disk.
 pub(super) fn is_tmpfs(folder: &Path) -> io::Result<bool> {
     Ok(rustix::fs::statfs(folder)?.f_type == TMPFS)
 }
 
-/// Whether nothing but a missing journal of its file system keeps a folder from `durable`.
+/// Returns true if nothing but a missing journal of its file system keeps a folder from `durable`.
 fn lacks_only_a_journal(folder: &Path) -> bool {
     match discover(folder).durability_class(false) {
         DurabilityClass::Written { because } => because.iter().all(|why| matches!(why, Obstacle::NoJournal { .. })),

@@ -18,9 +18,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-/// Longest silence of a daemon that owes an answer.
+/// Longest silence of a daemon before an answer.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// How much is asked for in one read.
+/// Bytes that one read asks for.
 const READ_BYTES: usize = 64 * 1024;
 
 /// A greeted connection.
@@ -54,7 +54,7 @@ impl AsFd for Socket {
 
 impl Socket {
     fn connect(address: &Address) -> anyhow::Result<Self> {
-        // The patience is the socket's own: a wait for an answer is one call to the system.
+        // The timeout is the socket's own: a wait for an answer is one call to the system.
         Ok(match address {
             // The socket that gives out rings answers who reads.
             Address::Unix(path) | Address::Shm(path) => {

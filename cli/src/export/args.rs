@@ -21,7 +21,7 @@ pub(crate) enum Output {
     Raw,
 }
 
-/// What to export, and where to.
+/// Arguments of `export`.
 #[derive(Debug, Args)]
 pub(crate) struct ExportArgs {
     /// The file to write; it goes on where an earlier export into it stopped. `-`, or none: standard output
@@ -81,7 +81,7 @@ impl ExportArgs {
     }
 }
 
-/// What was asked for, as it was said.
+/// The request, as it was given.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Request {
     pub(super) output: String,

@@ -1,10 +1,9 @@
 //! Small files that are replaced durably.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-
-use clad_journal::bulk;
 
 /// Writes a file whole, or not at all, and durably.
 pub(super) fn replace(path: &Path, text: &[u8]) -> std::io::Result<()> {
@@ -15,10 +14,9 @@ pub(super) fn replace(path: &Path, text: &[u8]) -> std::io::Result<()> {
         Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
         _ => {}
     }
-    let mut writer =
-        bulk::Options::new().buffers(1).buffer_bytes(4096).engine(bulk::Engine::Threads).create_new(&new)?;
-    writer.write_all(text)?;
-    writer.finish()?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+    file.write_all(text)?;
+    file.sync_all()?;
     fs::rename(&new, path)?;
     sync_folder(path)
 }

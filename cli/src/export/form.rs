@@ -1,4 +1,4 @@
-//! What records become in an export.
+//! The form of records in an export.
 //!
 //! Invariants: the bytes of a record depend on nothing but the record, so that an export in several goes is the one
 //! in a single go. `raw` (docs/FORMAT.md, "Exports") is a head of [`HEAD_BYTES`], then RECORDS and GAP frames of the
@@ -23,9 +23,6 @@ pub(super) const MAGIC: [u8; 8] = *b"CLADRAW\0";
 const VERSION: u32 = 1;
 /// Bytes before the first frame.
 const HEAD_BYTES: usize = 32;
-/// Lines are gathered up to this before they are handed on.
-const LINE_BUFFER_BYTES: usize = 64 * 1024;
-
 /// Gives records their form.
 pub(super) enum Form {
     /// Lines.
@@ -45,7 +42,7 @@ impl Form {
         Self::Lines { renderer, lines: Vec::new() }
     }
 
-    /// What stands before the first record.
+    /// Bytes before the first record.
     pub(super) fn head(&self, log_id: LogId) -> Vec<u8> {
         if let Self::Lines { .. } = self {
             return Vec::new();
@@ -68,28 +65,8 @@ impl Form {
         wanted: impl Fn(&Entry<'_>) -> bool,
         mut write: impl FnMut(&[u8]) -> Result<(), Stop>,
     ) -> Result<u64, Stop> {
-        let mut count = 0;
         match self {
-            Self::Lines { renderer, lines } => {
-                let mut written = Ok(());
-                piece.each(log_id, range.start, |entry| {
-                    if entry.offset >= range.end {
-                        return false;
-                    }
-                    if wanted(entry) {
-                        count += 1;
-                        renderer.render(entry, lines);
-                        if lines.len() >= LINE_BUFFER_BYTES {
-                            written = write(lines);
-                            lines.clear();
-                        }
-                    }
-                    written.is_ok()
-                });
-                written?;
-                write(lines)?;
-                lines.clear();
-            }
+            Self::Lines { renderer, lines } => piece.render(log_id, range, renderer, lines, wanted, write),
             Self::Raw(out) => {
                 let mut span: Option<Range<u64>> = None;
                 piece.each(log_id, range.start, |entry| {
@@ -100,19 +77,17 @@ impl Form {
                     entry.offset < range.end
                 });
                 let Some(span) = span else { return Ok(0) };
-                count = span.end - span.start;
-                let (head, peer_meta, payload) = piece.whole();
-                let skip = (span.start - head.first_offset) as u32;
-                let head = RecordsHead { skip, take: count as u32, ..head };
+                let count = span.end - span.start;
+                let skip = (span.start - piece.head.first_offset) as u32;
+                let head = RecordsHead { skip, take: count as u32, ..piece.head };
                 out.clear();
-                encode_records(out, 0, &head, &peer_meta.to_bytes(), payload);
-                write(out)?;
+                encode_records(out, 0, &head, &piece.peer_meta.to_bytes(), &piece.payload);
+                write(out).map(|()| count)
             }
         }
-        Ok(count)
     }
 
-    /// What a gap leaves in the stream.
+    /// Bytes of a gap in the stream.
     pub(super) fn gap(&self, gap: &Gap) -> Vec<u8> {
         let mut out = BytesMut::new();
         if let Self::Raw(_) = self {

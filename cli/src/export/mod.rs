@@ -51,7 +51,7 @@ use crate::read::served::Served;
 use crate::read::source::{Source, Stream};
 use crate::read::stored::Files;
 
-/// Whether the folder that the file is in, or would be made in, is a log's.
+/// Returns true if the folder that the file is in, or would be made in, is a log's.
 fn lies_in_a_log(path: &Path) -> bool {
     let file = path.canonicalize();
     let path = file.as_deref().unwrap_or(path);
@@ -120,7 +120,7 @@ fn open(context: &Context, args: &ExportArgs, filter: &Filter) -> Result<(Source
     })
 }
 
-/// What to know where a folder keeps nothing through a power cut: its files may be a copy of a log that does.
+/// A note where a folder keeps nothing through a power cut: its files may be a copy of a log that does.
 fn kept_here(dir: &Path) -> Option<String> {
     match discover(dir).durability_class(true) {
         DurabilityClass::Durable { .. } => None,
@@ -131,7 +131,7 @@ fn kept_here(dir: &Path) -> Option<String> {
     }
 }
 
-/// What is to be done.
+/// The work to do.
 struct Plan {
     start: Start,
     /// One past the last offset that is looked at.
@@ -285,7 +285,7 @@ impl Export<'_> {
 
     fn note_place(&mut self, stream: &Stream<'_>, event: &Event) {
         let epoch = match event {
-            Event::Records(piece) => piece.epoch(),
+            Event::Records(piece) => piece.head.epoch,
             _ => stream.cursor().map_or(self.plan.standing.end.epoch, |cursor| cursor.epoch),
         };
         let offset = match event {

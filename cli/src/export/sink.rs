@@ -101,7 +101,7 @@ impl<'a> Sink<'a> {
         self.output.fail();
     }
 
-    /// Whether so much was written that it should be made durable.
+    /// Returns true if so much was written that it should be made durable.
     pub(super) fn is_due(&self) -> bool {
         self.file.as_ref().is_some_and(|file| file.writer.position() - file.synced >= file.sync_every)
     }

@@ -1,4 +1,4 @@
-//! How far the export into a file has come: a small file beside it, `FILE.export`.
+//! The progress of an export into a file: a small file beside it, `FILE.export`.
 //!
 //! Invariants: it is replaced as a whole, durably, and only after the file was synced. It is one JSON object, so that
 //! a person can read it; what is asked for stands in it as it was said, so that a call that asks for something else is
@@ -20,7 +20,7 @@ use crate::read::filter::Filter;
 /// The version of the form.
 const VERSION: u32 = 1;
 
-/// How far it has come.
+/// Progress of an export.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct State {
@@ -40,11 +40,11 @@ pub(super) struct State {
     pub(super) records: u64,
     /// Damage was met.
     pub(super) damaged: bool,
-    /// What `--since` meant when it was said.
+    /// Meaning of `--since` when it was said.
     pub(super) since_unix_ns: Option<i64>,
-    /// What `--until` meant.
+    /// Meaning of `--until` then.
     pub(super) until_unix_ns: Option<i64>,
-    /// What was asked for.
+    /// The request.
     pub(super) request: Request,
 }
 

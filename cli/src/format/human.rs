@@ -4,15 +4,7 @@ use std::time::Duration;
 
 /// `1,234,567`.
 pub(crate) fn count(number: u64) -> String {
-    let digits = number.to_string();
-    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
+    indicatif::HumanCount(number).to_string()
 }
 
 /// `1 record`, `1,234 records`.

@@ -1,6 +1,6 @@
 //! `short`: `Jan 01 10:00:00.123 component[pid]: LEVEL body`.
 //!
-//! The process is the one that the daemon vouches for; where it vouches for none there is no `[pid]`. What is missing
+//! The process is that of the peer metadata; where that names none there is no `[pid]`. What is missing
 //! is `-`. Colour goes by severity and spans level and body.
 
 use std::fmt::Write;

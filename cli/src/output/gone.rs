@@ -1,4 +1,4 @@
-//! Whether anybody still reads stdout, for who waits with nothing to write: a pipe tells only who writes.
+//! The end of stdout's reader, for who waits with nothing to write: a pipe reports it only to who writes.
 //!
 //! Invariants: it says so as soon as the other end is closed, and never where stdout is a file or a terminal that
 //! is there.
@@ -24,10 +24,10 @@ pub(crate) fn reader_gone() -> io::Result<impl Future<Output = ()>> {
     })
 }
 
-/// Sleeps until the other end is closed; false where that cannot be told.
+/// Sleeps until the other end is closed; false where that cannot be found out.
 fn watch(end: &impl std::os::fd::AsFd) -> bool {
     loop {
-        // Nothing is asked for: errors and hang-ups are told all the same.
+        // Nothing is asked for: errors and hang-ups are reported all the same.
         let mut wanted = [PollFd::new(end, PollFlags::empty())];
         match poll(&mut wanted, None) {
             Ok(_) => {

@@ -10,13 +10,13 @@ use hdrhistogram::Histogram;
 use crate::interrupt::Interrupt;
 use crate::output::Progress;
 
-/// The longest operation that is told apart, in nanoseconds: 100 s. Longer ones count as this.
+/// The longest operation that is distinguished, in nanoseconds: 100 s. Longer ones count as this.
 const LATENCY_MAX_NS: u64 = 100_000_000_000;
 
 /// Each method is tried so often, in turn with the others, so that a slow moment of the disk is not one method's.
 const ROUNDS: u32 = 3;
 
-/// What one method costs.
+/// The cost of one method.
 #[derive(Debug)]
 pub(super) struct Measured {
     pub(super) method: Method,

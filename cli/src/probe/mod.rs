@@ -27,7 +27,7 @@ use crate::context::Context;
 use crate::exit::{Exit, Outcome, Stop};
 use crate::interrupt::Interrupt;
 
-/// What to look at.
+/// Arguments of `probe`.
 #[derive(Debug, Args)]
 pub(crate) struct ProbeArgs {
     /// The folder that a log is to lie in; it must be there, and open to writing

@@ -33,7 +33,7 @@ use crate::context::Context;
 use crate::exit::{Outcome, Stop};
 use crate::format::{Format, times};
 
-/// What `tail` shows where nothing says how much.
+/// Records that `tail` shows by default.
 const TAIL_RECORDS_DEFAULT: u64 = 10;
 
 /// Which records, and how they are shown.
@@ -98,7 +98,7 @@ pub(crate) struct QueryArgs {
     pub(crate) dir: Option<PathBuf>,
 }
 
-/// How many of the last records.
+/// A number of last records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lines {
     /// Every one.

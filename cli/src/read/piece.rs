@@ -1,12 +1,19 @@
-//! What a log gives, whichever way it is read.
+//! Contents of a log, whichever way it is read.
 
+use std::ops::Range;
+
+use bytes::Bytes;
 use clad_client::Chunk;
 use clad_proto::frame::{GapReason, PeerMeta, RecordsHead};
-use clad_proto::{Cursor, LogId, PayloadView, ProducerId, payload_checksum};
+use clad_proto::{Cursor, LogId, PayloadView};
 
-use crate::format::Entry;
+use crate::exit::Stop;
+use crate::format::{Entry, Renderer};
 
-/// What comes next in a log.
+/// Lines are collected up to this before they are handed on.
+const LINE_BUFFER_BYTES: usize = 64 * 1024;
+
+/// The next event of a log.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// Records of one append.
@@ -30,27 +37,12 @@ pub(crate) struct Gap {
     pub(crate) reason: GapReason,
 }
 
-/// Records of one append.
+/// Records of one append: those behind `skip` of its head, `take` of them. Its checksum was compared.
 #[derive(Debug)]
-pub(crate) enum Piece {
-    /// From a daemon.
-    Served(Chunk),
-    /// From files.
-    Stored(Stored),
-}
-
-/// An append as it lies in a file; its checksum was compared.
-#[derive(Debug)]
-pub(crate) struct Stored {
-    pub(crate) epoch: u32,
-    pub(crate) first_offset: u64,
-    pub(crate) append_time: u64,
-    pub(crate) producer_id: ProducerId,
-    pub(crate) producer_epoch: u32,
-    pub(crate) first_sequence: u64,
+pub(crate) struct Piece {
+    pub(crate) head: RecordsHead,
     pub(crate) peer_meta: PeerMeta,
-    pub(crate) count: u32,
-    pub(crate) payload: Vec<u8>,
+    pub(crate) payload: Bytes,
 }
 
 /// Where a log stands.
@@ -65,7 +57,7 @@ pub(crate) struct Standing {
 }
 
 impl Gap {
-    /// What to tell a person.
+    /// The line for a person.
     pub(crate) fn note(&self) -> String {
         let last = self.to.saturating_sub(1);
         match self.reason {
@@ -75,99 +67,70 @@ impl Gap {
     }
 }
 
+impl From<Chunk> for Piece {
+    fn from(chunk: Chunk) -> Self {
+        let (head, peer_meta, payload) = chunk.into_append();
+        Self { head, peer_meta, payload }
+    }
+}
+
 impl Piece {
     /// Shows each record from `from` on to `each`, until that says to stop; says whether it did not.
     pub(crate) fn each(&self, log_id: LogId, from: u64, mut each: impl FnMut(&Entry<'_>) -> bool) -> bool {
-        match self {
-            Self::Served(chunk) => {
-                let Some(group) = chunk.group() else { return true };
-                chunk.records().filter(|(offset, _)| *offset >= from).all(|(offset, record)| {
-                    each(&Entry {
-                        log_id,
-                        epoch: chunk.epoch(),
-                        offset,
-                        append_time: chunk.append_time(),
-                        producer_id: chunk.producer_id(),
-                        producer_epoch: chunk.producer_epoch(),
-                        sequence: chunk.first_sequence() + (offset - chunk.first_offset()),
-                        peer_meta: chunk.peer_meta(),
-                        group,
-                        record,
-                    })
-                })
-            }
-            Self::Stored(stored) => {
-                let Ok(view) = PayloadView::parse(&stored.payload, stored.count) else { return true };
-                (0u64..).zip(view.records()).filter(|(at, _)| stored.first_offset + at >= from).all(|(at, record)| {
-                    each(&Entry {
-                        log_id,
-                        epoch: stored.epoch,
-                        offset: stored.first_offset + at,
-                        append_time: stored.append_time,
-                        producer_id: stored.producer_id,
-                        producer_epoch: stored.producer_epoch,
-                        sequence: stored.first_sequence + at,
-                        peer_meta: &stored.peer_meta,
-                        group: view.group(),
-                        record,
-                    })
-                })
-            }
-        }
+        let head = &self.head;
+        let Ok(view) = PayloadView::parse(&self.payload, head.count) else { return true };
+        let wanted = (0u64..).zip(view.records()).skip(head.skip as usize).take(head.take as usize);
+        wanted.filter(|(at, _)| head.first_offset + at >= from).all(|(at, record)| {
+            each(&Entry {
+                log_id,
+                epoch: head.epoch,
+                offset: head.first_offset + at,
+                append_time: head.append_time,
+                producer_id: head.producer_id,
+                producer_epoch: head.producer_epoch,
+                sequence: head.first_seq.wrapping_add(at),
+                peer_meta: &self.peer_meta,
+                group: view.group(),
+                record,
+            })
+        })
     }
 
-    /// What it is as a whole: the payload of its append, and what stands beside it. The records that are given are
-    /// those behind `skip`, `take` of them.
-    pub(crate) fn whole(&self) -> (RecordsHead, &PeerMeta, &[u8]) {
-        match self {
-            Self::Served(chunk) => {
-                let (payload, count) = chunk.payload();
-                let skip = chunk.skipped();
-                let head = RecordsHead {
-                    epoch: chunk.epoch(),
-                    count,
-                    first_offset: chunk.first_offset() - u64::from(skip),
-                    append_time: chunk.append_time(),
-                    producer_id: chunk.producer_id(),
-                    producer_epoch: chunk.producer_epoch(),
-                    payload_crc: payload_checksum(payload),
-                    first_seq: chunk.first_sequence().wrapping_sub(skip.into()),
-                    skip,
-                    take: chunk.count(),
-                };
-                (head, chunk.peer_meta(), payload)
+    /// Renders the records whose offsets are in `range` and that are wanted, and hands their lines to `write` by way of
+    /// `lines`, which is empty before and after; returns how many they are.
+    pub(crate) fn render(
+        &self,
+        log_id: LogId,
+        range: Range<u64>,
+        renderer: &mut Renderer,
+        lines: &mut Vec<u8>,
+        wanted: impl Fn(&Entry<'_>) -> bool,
+        mut write: impl FnMut(&[u8]) -> Result<(), Stop>,
+    ) -> Result<u64, Stop> {
+        let (mut count, mut written) = (0, Ok(()));
+        self.each(log_id, range.start, |entry| {
+            if entry.offset >= range.end {
+                return false;
             }
-            Self::Stored(stored) => {
-                let head = RecordsHead {
-                    epoch: stored.epoch,
-                    count: stored.count,
-                    first_offset: stored.first_offset,
-                    append_time: stored.append_time,
-                    producer_id: stored.producer_id,
-                    producer_epoch: stored.producer_epoch,
-                    payload_crc: payload_checksum(&stored.payload),
-                    first_seq: stored.first_sequence,
-                    skip: 0,
-                    take: stored.count,
-                };
-                (head, &stored.peer_meta, &stored.payload)
+            if wanted(entry) {
+                count += 1;
+                renderer.render(entry, lines);
+                if lines.len() >= LINE_BUFFER_BYTES {
+                    written = write(lines);
+                    lines.clear();
+                }
             }
-        }
-    }
-
-    /// The epoch in which it got its offsets.
-    pub(crate) fn epoch(&self) -> u32 {
-        match self {
-            Self::Served(chunk) => chunk.epoch(),
-            Self::Stored(stored) => stored.epoch,
-        }
+            written.is_ok()
+        });
+        written?;
+        write(lines)?;
+        lines.clear();
+        Ok(count)
     }
 
     /// The offset of its first record, and the one after its last.
-    pub(crate) fn range(&self) -> (u64, u64) {
-        match self {
-            Self::Served(chunk) => (chunk.first_offset(), chunk.end_offset()),
-            Self::Stored(stored) => (stored.first_offset, stored.first_offset + u64::from(stored.count)),
-        }
+    pub(crate) const fn range(&self) -> (u64, u64) {
+        let first = self.head.first_offset + self.head.skip as u64;
+        (first, first + self.head.take as u64)
     }
 }

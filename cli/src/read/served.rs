@@ -1,7 +1,7 @@
 //! Reading from a daemon.
 //!
 //! Invariants: records that come damaged are asked for once more before they are called damage: what went wrong may
-//! have been the way and not the disk. While following, a history that was given up is told, and the reading goes on
+//! have been the way and not the disk. While following, a history that was given up is reported, and the reading goes on
 //! where the histories part; it is never skipped in silence.
 
 use anyhow::anyhow;
@@ -10,7 +10,7 @@ use clad_proto::frame::GapReason;
 use clad_proto::{AckLevel, Cursor, ErrorCode};
 
 use super::filter::Filter;
-use super::piece::{Event, Gap, Piece, Standing};
+use super::piece::{Event, Gap, Standing};
 use crate::exit::Stop;
 use crate::output::say;
 use crate::reach::unreachable;
@@ -86,12 +86,12 @@ impl Served {
 }
 
 impl ServedStream {
-    /// What comes next; nothing at the end.
+    /// The next event; nothing at the end.
     pub(crate) async fn next(&mut self) -> Result<Option<Event>, Stop> {
         loop {
             match self.reader.next().await {
                 Ok(None) => return Ok(None),
-                Ok(Some(clad_client::Event::Records(chunk))) => return Ok(Some(Event::Records(Piece::Served(chunk)))),
+                Ok(Some(clad_client::Event::Records(chunk))) => return Ok(Some(Event::Records(chunk.into()))),
                 Ok(Some(clad_client::Event::Gap(gap))) => {
                     return Ok(Some(Event::Gap(Gap { from: gap.from, to: gap.to, reason: gap.reason })));
                 }

@@ -18,11 +18,8 @@ use super::piece::{Event, Gap, Piece, Standing};
 use super::source::Source;
 use super::walk::{Backward, Part};
 use crate::exit::{Exit, Outcome, Stop};
-use crate::format::{Format, Renderer};
+use crate::format::{Entry, Format, Renderer};
 use crate::output::{Output, reader_gone};
-
-/// Lines are gathered up to this before they are handed on.
-const LINE_BUFFER_BYTES: usize = 64 * 1024;
 
 /// Where records go.
 pub(super) struct Show<'a> {
@@ -105,21 +102,9 @@ impl<'a> Show<'a> {
     fn piece(&mut self, piece: &Piece, from: u64) -> Result<(), Stop> {
         let Some(standing) = self.standing else { return Ok(()) };
         let Self { renderer, filter, lines, output, .. } = self;
-        let mut written = Ok(());
-        piece.each(standing.log_id, from, |entry| {
-            if filter.lets(entry) {
-                renderer.render(entry, lines);
-                if lines.len() >= LINE_BUFFER_BYTES {
-                    written = output.write(lines);
-                    lines.clear();
-                }
-            }
-            written.is_ok()
-        });
-        written?;
-        self.output.write(&self.lines)?;
-        self.lines.clear();
-        self.place = Some(Cursor { log_id: standing.log_id, epoch: piece.epoch(), offset: piece.range().1 });
+        let wanted = |entry: &Entry<'_>| filter.lets(entry);
+        piece.render(standing.log_id, from..u64::MAX, renderer, lines, wanted, |lines| output.write(lines))?;
+        self.place = Some(Cursor { log_id: standing.log_id, epoch: piece.head.epoch, offset: piece.range().1 });
         Ok(())
     }
 

@@ -7,12 +7,13 @@ use std::collections::VecDeque;
 use std::path::Path;
 
 use anyhow::anyhow;
+use bytes::Bytes;
 use clad_client::Start;
 use clad_journal::{Batch, OfflineLog, OfflineReader, OpenError, ReadError};
-use clad_proto::frame::{GapReason, PeerMeta};
+use clad_proto::frame::{GapReason, PeerMeta, RecordsHead};
 use clad_proto::{Cursor, LogId, PayloadView, ProducerId, payload_checksum};
 
-use super::piece::{Event, Gap, Piece, Standing, Stored};
+use super::piece::{Event, Gap, Piece, Standing};
 use crate::exit::Stop;
 
 /// A log in a folder.
@@ -46,7 +47,7 @@ impl Files {
         Ok(Self { log })
     }
 
-    /// What an operator should hear, and whether it is damage.
+    /// Notes for an operator, each with true if it is damage.
     pub(crate) fn notes(&self) -> impl Iterator<Item = (String, bool)> {
         let notes = self.log.notes().iter().map(|note| (note.clone(), false));
         notes.chain(self.log.faults().iter().map(|fault| (format!("DAMAGE: {fault}"), true)))
@@ -106,7 +107,7 @@ impl Files {
 }
 
 impl FilesStream<'_> {
-    /// What comes next; nothing at the end.
+    /// The next event; nothing at the end.
     pub(crate) fn next(&mut self) -> Result<Option<Event>, Stop> {
         while self.ready.is_empty() {
             match self.reader.next_batch() {
@@ -138,17 +139,21 @@ impl FilesStream<'_> {
                 self.damage(first_offset, next);
                 continue;
             }
-            self.ready.push_back(Event::Records(Piece::Stored(Stored {
+            let head = RecordsHead {
                 epoch: batch.epoch,
+                count: header.count,
                 first_offset,
                 append_time: u64::try_from(batch.append_real_ns).unwrap_or(0),
                 producer_id: ProducerId::from_bytes(header.producer),
                 producer_epoch: header.producer_epoch,
-                first_sequence: header.first_sequence,
-                peer_meta: PeerMeta::decode(chunk.peer_meta).unwrap_or_default(),
-                count: header.count,
-                payload: chunk.payload.to_vec(),
-            })));
+                payload_crc: header.payload_checksum,
+                first_seq: header.first_sequence,
+                skip: 0,
+                take: header.count,
+            };
+            let peer_meta = PeerMeta::decode(chunk.peer_meta).unwrap_or_default();
+            let payload = Bytes::copy_from_slice(chunk.payload);
+            self.ready.push_back(Event::Records(Piece { head, peer_meta, payload }));
         }
     }
 

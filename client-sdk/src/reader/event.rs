@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use clad_proto::{
     Cursor, GroupView, PayloadView, ProducerId, RecordView,
-    frame::{GapReason, PeerMeta},
+    frame::{GapReason, PeerMeta, RecordsHead},
     parse_group,
 };
 
@@ -37,25 +37,18 @@ pub struct Gap {
 /// Records of one append, those that were asked for. Their bytes were checked.
 #[derive(Debug, Clone)]
 pub struct Chunk {
+    /// Of the whole append.
+    pub(super) head: RecordsHead,
     pub(super) payload: Bytes,
-    pub(super) payload_count: u32,
-    pub(super) skip: u32,
-    pub(super) take: u32,
-    pub(super) first_offset: u64,
-    pub(super) first_sequence: u64,
-    pub(super) epoch: u32,
-    pub(super) append_time: u64,
-    pub(super) producer_id: ProducerId,
-    pub(super) producer_epoch: u32,
     pub(super) peer_meta: PeerMeta,
 }
 
 impl Chunk {
     /// The records with their offsets, ascending without a gap.
     pub fn records(&self) -> impl Iterator<Item = (u64, RecordView<'_>)> {
-        let records = PayloadView::parse(&self.payload, self.payload_count).ok();
+        let records = PayloadView::parse(&self.payload, self.head.count).ok();
         let records = records.into_iter().flat_map(|view| view.records());
-        (self.first_offset..).zip(records.skip(self.skip as usize).take(self.take as usize))
+        (self.first_offset()..).zip(records.skip(self.head.skip as usize).take(self.head.take as usize))
     }
 
     /// Resource and scope that the records share.
@@ -70,66 +63,61 @@ impl Chunk {
         self.group()?.component()
     }
 
-    /// The payload of the whole append, as its client made it, and its number of records: a copy of it keeps the
-    /// client's checksum.
+    /// The whole append as its client made it: what stands before its payload, the peer metadata, and the payload under
+    /// the client's checksum. The records of this chunk are those behind `skip`, `take` of them.
     #[must_use]
-    pub const fn payload(&self) -> (&Bytes, u32) {
-        (&self.payload, self.payload_count)
-    }
-
-    /// Number of the payload's records before [`Self::first_offset`].
-    #[must_use]
-    pub const fn skipped(&self) -> u32 {
-        self.skip
+    pub fn into_append(self) -> (RecordsHead, PeerMeta, Bytes) {
+        (self.head, self.peer_meta, self.payload)
     }
 
     /// The number of records; at least one.
     #[must_use]
     pub const fn count(&self) -> u32 {
-        self.take
+        let RecordsHead { take, .. } = self.head;
+        take
     }
 
     /// Offset of the first record.
     #[must_use]
     pub const fn first_offset(&self) -> u64 {
-        self.first_offset
+        self.head.first_offset + self.head.skip as u64
     }
 
     /// The offset after the last record.
     #[must_use]
     pub const fn end_offset(&self) -> u64 {
-        self.first_offset + self.take as u64
+        self.first_offset() + self.head.take as u64
     }
 
     /// The producer's sequence of the first record.
     #[must_use]
     pub const fn first_sequence(&self) -> u64 {
-        self.first_sequence
+        self.head.first_seq.wrapping_add(self.head.skip as u64)
     }
 
     /// The epoch in which the records got their offsets.
     #[must_use]
     pub const fn epoch(&self) -> u32 {
-        self.epoch
+        self.head.epoch
     }
 
     /// When the daemon took the append, or an earlier one that was written with it, Unix nanoseconds: a batch has one
     /// time, that of its first append.
     #[must_use]
     pub const fn append_time(&self) -> u64 {
-        self.append_time
+        self.head.append_time
     }
 
     /// The producer that appended it.
     #[must_use]
     pub const fn producer_id(&self) -> ProducerId {
-        self.producer_id
+        self.head.producer_id
     }
 
     /// The producer's epoch.
     #[must_use]
     pub const fn producer_epoch(&self) -> u32 {
-        self.producer_epoch
+        self.head.producer_epoch
     }
 
     /// The peer metadata: what the daemon saw of the sender itself.
@@ -142,6 +130,6 @@ impl Chunk {
     /// when the daemon took it.
     #[must_use]
     pub fn time(&self, record: &RecordView<'_>) -> u64 {
-        record.time().unwrap_or(self.append_time)
+        record.time().unwrap_or(self.head.append_time)
     }
 }

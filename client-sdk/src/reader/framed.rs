@@ -3,19 +3,17 @@
 use super::{
     event::{Chunk, Event, Gap},
     next::{Next, Opened, of_connect, refused},
-    plan::{Plan, Start},
+    plan::{Plan, REQUEST, Start},
 };
 use crate::{Address, ConnectError, ReadError, clock::now, transport::Framed};
 use clad_proto::{
-    Cursor, ErrorCode, ErrorInfo, LogId, PayloadView, ProducerId,
-    frame::{Frame, Hello, Intent, Read, ReadFrom, Records},
+    Cursor, ErrorCode, ErrorInfo, LogId, PayloadView,
+    frame::{Frame, Hello, Intent, Records},
     limits::{MAX_VERSION, MIN_VERSION},
 };
 use std::{num::NonZeroU64, time::Duration};
 use tokio::time::{Instant, timeout_at};
 
-/// The one READ of the connection.
-const REQUEST: u32 = 2;
 /// A reader has nothing else to say, and a daemon may close a connection on which nothing comes.
 const PING_EVERY: Duration = Duration::from_secs(15);
 /// A daemon that says nothing for so long after it was asked is gone.
@@ -37,11 +35,9 @@ impl FramedSource {
         let hello = Hello {
             min_version: MIN_VERSION,
             max_version: MAX_VERSION,
-            producer_id: ProducerId::ZERO,
-            producer_epoch: 0,
             intent: Intent { append: false, read: true },
             name: plan.name.clone(),
-            secret: Vec::new(),
+            ..Hello::default()
         };
         let connected = Framed::connect(&plan.address, &hello).await;
         let (mut framed, welcome) = connected.map_err(|error| of_connect(error, start))?;
@@ -49,21 +45,7 @@ impl FramedSource {
             let text = format!("{} does not let this user read", plan.address);
             return Err(ReadError::Refused(Box::new(ErrorInfo::new(ErrorCode::PermissionDenied, text))));
         }
-        let from = match start {
-            Start::Oldest => ReadFrom::Offset(0),
-            Start::Offset(offset) => ReadFrom::Offset(offset),
-            Start::Cursor(cursor) => ReadFrom::Cursor(cursor),
-            Start::Tail(records) => ReadFrom::Tail(records),
-        };
-        let read = Read {
-            request_id: REQUEST,
-            from,
-            follow: plan.follow,
-            limit,
-            min_level: plan.level,
-            since: plan.since,
-            until: plan.until,
-        };
+        let read = plan.read(start, limit);
         framed.write(|buf| read.encode(buf));
         framed.send_all().await?;
         let source = Self {
@@ -135,21 +117,9 @@ fn chunk(records: &Records) -> Result<Chunk, ReadError> {
         return Err(damaged("their checksum is wrong".to_owned()));
     }
     PayloadView::parse(&records.payload, head.count).map_err(|error| damaged(error.to_string()))?;
-    let peer_meta = records.peer_meta().map_err(|fault| damaged(format!("the vouched fields: {fault}")))?;
+    let peer_meta = records.peer_meta().map_err(|fault| damaged(format!("the peer metadata: {fault}")))?;
     if head.first_offset.checked_add(head.count.into()).is_none() {
         return Err(damaged("their offsets pass 64 bits".to_owned()));
     }
-    Ok(Chunk {
-        payload: records.payload.clone(),
-        payload_count: head.count,
-        skip: head.skip,
-        take: head.take,
-        first_offset: head.first_offset + u64::from(head.skip),
-        first_sequence: head.first_seq.wrapping_add(head.skip.into()),
-        epoch: head.epoch,
-        append_time: head.append_time,
-        producer_id: head.producer_id,
-        producer_epoch: head.producer_epoch,
-        peer_meta,
-    })
+    Ok(Chunk { head: *head, payload: records.payload.clone(), peer_meta })
 }

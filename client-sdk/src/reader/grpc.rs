@@ -15,7 +15,7 @@ use crate::{
 };
 use clad_proto::{
     Cursor, LogId, ProducerId,
-    frame::{GapReason, PeerMeta, Transport},
+    frame::{GapReason, PeerMeta, RecordsHead, Transport},
     grpc::v1::{self, log_client::LogClient, read_request::From, read_response::Message},
     limits::{MAX_APPEND_BYTES, MAX_RECORD_BYTES},
     otlp,
@@ -53,20 +53,7 @@ impl GrpcSource {
             Start::Cursor(cursor) => cursor.log_id,
             _ => ask_log_id(&mut client, plan, fail).await?,
         };
-        let request = v1::ReadRequest {
-            from: Some(match start {
-                Start::Oldest => From::Offset(0),
-                Start::Offset(offset) => From::Offset(offset),
-                Start::Cursor(cursor) => From::Cursor(cursor.into()),
-                Start::Tail(records) => From::Tail(records),
-            }),
-            follow: plan.follow,
-            limit: limit.map_or(0, NonZeroU64::get),
-            min_level: v1::AckLevel::from(plan.level).into(),
-            since: plan.since,
-            until: plan.until,
-        };
-        let responses = client.read(request).await.map_err(fail)?.into_inner();
+        let responses = client.read(v1::ReadRequest::from(plan.read(start, limit))).await.map_err(fail)?.into_inner();
         let source = Self { responses, address: plan.address.clone(), start, log_id };
         Ok(Opened { source, log_id, log: None })
     }
@@ -148,17 +135,17 @@ fn chunk(records: &v1::Records) -> Result<Chunk, ReadError> {
         gid: peer_meta.gid,
         unknown: Vec::new(),
     });
-    Ok(Chunk {
-        payload: payload.bytes,
-        payload_count: payload.count,
-        skip: 0,
-        take: payload.count,
-        first_offset: records.first_offset,
-        first_sequence: records.first_seq,
+    let head = RecordsHead {
         epoch: records.epoch,
+        count: payload.count,
+        first_offset: records.first_offset,
         append_time: records.append_time,
         producer_id: ProducerId::from_bytes(producer_id),
         producer_epoch: records.producer_epoch,
-        peer_meta,
-    })
+        payload_crc: payload.checksum(),
+        first_seq: records.first_seq,
+        skip: 0,
+        take: payload.count,
+    };
+    Ok(Chunk { head, payload: payload.bytes, peer_meta })
 }

@@ -1,7 +1,10 @@
 //! The read that a caller wants, over all connections.
 
 use crate::Address;
-use clad_proto::{AckLevel, Cursor};
+use clad_proto::{
+    AckLevel, Cursor,
+    frame::{Read, ReadFrom},
+};
 use std::{num::NonZeroU64, time::Duration};
 
 /// Where to start.
@@ -33,4 +36,21 @@ pub(crate) struct Plan {
     pub(crate) backoff: (Duration, Duration),
     pub(crate) connect_timeout: Duration,
     pub(crate) reconnect_timeout: Duration,
+}
+
+/// The one READ of a connection.
+pub(super) const REQUEST: u32 = 2;
+
+impl Plan {
+    /// The READ that begins at a place and gives no more records than `limit`.
+    pub(super) fn read(&self, start: Start, limit: Option<NonZeroU64>) -> Read {
+        let from = match start {
+            Start::Oldest => ReadFrom::Offset(0),
+            Start::Offset(offset) => ReadFrom::Offset(offset),
+            Start::Cursor(cursor) => ReadFrom::Cursor(cursor),
+            Start::Tail(records) => ReadFrom::Tail(records),
+        };
+        let Self { follow, level: min_level, since, until, .. } = *self;
+        Read { request_id: REQUEST, from, follow, limit, min_level, since, until }
+    }
 }

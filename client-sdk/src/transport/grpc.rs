@@ -5,17 +5,15 @@
 
 use super::answer::Answer;
 use crate::{Address, ConnectError, session::Out, transport::address::HostPort};
-use bytes::Bytes;
 use clad_proto::{
-    AckLevel, ErrorCode, ErrorInfo, PayloadView,
-    frame::{Accepted, Flush, Hello, LastStored, Refused, Welcome},
+    ErrorCode, ErrorInfo, PayloadView,
+    frame::{Accepted, Flush, Hello, Refused, Welcome},
     grpc::{
         from_status,
         v1::{
             self, append_request::Message as Request, append_response::Message as Response, ingest_client::IngestClient,
         },
     },
-    limits::MAX_WINDOW,
     otlp::to_otlp,
 };
 use std::{collections::VecDeque, error::Error, future::Future, io, pin::pin, sync::Arc, task::Poll, time::Duration};
@@ -107,15 +105,13 @@ impl Grpc {
         let (sender, receiver) = mpsc::channel(STREAM_MESSAGES);
         let (address, closed) = (address.clone(), ConnectError::Closed { address: address.clone() });
         // The channel is new and has room.
-        let _ = sender.try_send(request(Request::Hello(greeting(hello))));
+        let _ = sender.try_send(request(Request::Hello(hello.clone().into())));
         let responses = client.append(ReceiverStream::new(receiver)).await;
         let mut responses = responses.map_err(|status| of_status(&address, &status))?.into_inner();
         let answer = responses.message().await.map_err(|status| of_status(&address, &status))?;
         let welcome = match answer.ok_or(closed)?.message {
-            Some(Response::Welcome(welcome)) => welcome_of(&welcome).ok_or_else(|| ConnectError::Protocol {
-                address: address.clone(),
-                what: "its welcome lacks fields".into(),
-            })?,
+            Some(Response::Welcome(welcome)) => Welcome::try_from(welcome)
+                .map_err(|error| ConnectError::Protocol { address: address.clone(), what: error.text })?,
             Some(Response::Error(error)) => {
                 return Err(ConnectError::Refused { address, error: Box::new(error.into()) });
             }
@@ -231,48 +227,4 @@ fn answer(address: &Address, message: Result<Option<v1::AppendResponse>, Status>
         }
         Response::Welcome(_) => Err(protocol("a second welcome")),
     }
-}
-
-fn greeting(hello: &Hello) -> v1::Hello {
-    v1::Hello {
-        min_version: hello.min_version.into(),
-        max_version: hello.max_version.into(),
-        producer_id: Bytes::copy_from_slice(hello.producer_id.as_bytes()),
-        producer_epoch: hello.producer_epoch,
-        secret: Bytes::copy_from_slice(&hello.secret),
-        name: hello.name.clone(),
-    }
-}
-
-/// The welcome with the same checks as its frame has; nothing when it does not pass them.
-fn welcome_of(welcome: &v1::Welcome) -> Option<Welcome> {
-    let id = |bytes: &Bytes| <[u8; 16]>::try_from(bytes.as_ref()).ok();
-    let offsets = welcome.offsets.as_ref()?;
-    let ordered = offsets.durable <= offsets.written && offsets.written <= offsets.received;
-    let last = welcome.last.as_ref().map(|last| LastStored {
-        sequence: last.sequence,
-        offset: last.offset,
-        level: last.level().level().unwrap_or(AckLevel::Received),
-    });
-    let in_bounds = ordered && (1..=MAX_WINDOW).contains(&welcome.window);
-    in_bounds.then_some(Welcome {
-        version: u16::try_from(welcome.version).ok()?,
-        policy: welcome.policy().policy()?,
-        highest_ack: welcome.highest_ack().level()?,
-        may_read: welcome.may_read,
-        log_id: id(&welcome.log_id)?.into(),
-        epoch: welcome.epoch,
-        epoch_first_offset: welcome.epoch_first_offset,
-        producer_id: id(&welcome.producer_id)?.into(),
-        producer_epoch: welcome.producer_epoch,
-        secret: welcome.secret.to_vec(),
-        last,
-        window: welcome.window,
-        max_append_bytes: welcome.max_append_bytes,
-        max_record_bytes: welcome.max_record_bytes,
-        received: offsets.received,
-        written: offsets.written,
-        durable: offsets.durable,
-        earlier: welcome.earlier_epochs.iter().copied().map(Into::into).collect(),
-    })
 }

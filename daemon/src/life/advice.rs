@@ -158,8 +158,8 @@ mod tests {
 
     #[test]
     fn the_operators_word_is_named_where_it_helps() {
-        let journal = || Obstacle::NoJournal { filesystem: "ext4".to_owned() };
-        let memory = || Obstacle::MemoryFilesystem { filesystem: "tmpfs".to_owned() };
+        let journal = || Obstacle::NoJournal("ext4".to_owned());
+        let memory = || Obstacle::MemoryFilesystem("tmpfs".to_owned());
         let advice = |because| on_class(&DurabilityClass::Written { because });
         let text = advice(vec![journal()]);
         assert!(text.contains("set journal.dir") && text.contains("or state journal.power_loss_protected"), "{text}");

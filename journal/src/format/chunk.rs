@@ -5,7 +5,7 @@
 //!  8 count u32               12 the client's own CRC-32C of the payload u32
 //! 16 producer id             32 owner u64 (who may use that id)
 //! 40 first sequence u64      48 producer epoch u32
-//! 52 what the daemon vouches for (tagged fields, opaque here), up to the header length
+//! 52 peer metadata (tagged fields, opaque here), up to the header length
 //! .. the payload, opaque here, as the client sent it
 //! ```
 //! Invariants: a chunk is read only inside a body with a valid checksum, and still every length is checked.

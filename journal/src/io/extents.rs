@@ -118,12 +118,12 @@ mod tests {
         reserved.write_all_at(&vec![1; 1 << 20], 0).unwrap();
         assert!(asked(&reserved, 1 << 20), "it is now");
 
-        let holes = file("holes");
+        let gaps = file("gaps");
         for at in (0..40).filter(|at| *at != 20) {
-            holes.write_all_at(&[1; 4096], at * 8192).unwrap();
-            holes.write_all_at(&[1; 4096], at * 8192 + 4096).unwrap();
+            gaps.write_all_at(&[1; 4096], at * 8192).unwrap();
+            gaps.write_all_at(&[1; 4096], at * 8192 + 4096).unwrap();
         }
-        assert!(asked(&holes, 20 * 8192) && !asked(&holes, 21 * 8192), "one hole is enough");
+        assert!(asked(&gaps, 20 * 8192) && !asked(&gaps, 21 * 8192), "one gap is enough");
         let pieces = file("pieces");
         (0..300).rev().for_each(|at| pieces.write_all_at(&[1; 4096], at * 4096).unwrap());
         pieces.sync_all().unwrap();

@@ -55,3 +55,8 @@ pub(crate) fn real_folder() -> tempfile::TempDir {
 pub(crate) fn is_bad_place(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
 }
+
+/// Returns true if the call was interrupted, or the kernel is short of memory for the moment.
+pub(in crate::io) fn is_transient(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock | io::ErrorKind::ResourceBusy)
+}

@@ -329,29 +329,30 @@ struct OsFile {
     sync: Arc<WriteSync>,
 }
 
-impl OsFile {
-    fn write_all(&self, mut bytes: &[u8], mut pos: u64, flags: ReadWriteFlags) -> io::Result<()> {
-        while !bytes.is_empty() {
-            let wrote = match flags.is_empty() {
-                // A system that refuses the newer call may still know the older one.
-                true => rustix::io::pwrite(&self.fd, bytes, pos),
-                false => rustix::io::pwritev2(&self.fd, &[IoSlice::new(bytes)], pos, flags),
-            };
-            let n = match wrote {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(n) => n,
-                Err(Errno::INTR) => continue,
-                Err(e) => return Err(e.into()),
-            };
-            bytes = &bytes[n..];
-            pos += n as u64;
-        }
-        Ok(())
+/// Writes all of `bytes`; a short write continues.
+pub(super) fn write_all(fd: &OwnedFd, mut bytes: &[u8], mut pos: u64, flags: ReadWriteFlags) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let wrote = match flags.is_empty() {
+            // A system that refuses the newer call may still know the older one.
+            true => rustix::io::pwrite(fd, bytes, pos),
+            false => rustix::io::pwritev2(fd, &[IoSlice::new(bytes)], pos, flags),
+        };
+        let n = match wrote {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => n,
+            Err(Errno::INTR) => continue,
+            Err(e) => return Err(e.into()),
+        };
+        bytes = &bytes[n..];
+        pos += n as u64;
     }
+    Ok(())
+}
 
+impl OsFile {
     fn write_synced(&self, bytes: &[u8], pos: u64) -> io::Result<()> {
         if !self.sync.refused.load(Ordering::Relaxed) {
-            match self.write_all(bytes, pos, ReadWriteFlags::DSYNC) {
+            match write_all(&self.fd, bytes, pos, ReadWriteFlags::DSYNC) {
                 Err(e) if is_refusal(&e) => {
                     self.sync.refused.store(true, Ordering::Relaxed);
                     self.sync.fallbacks.add(Fallback::write_sync_refused(&e));
@@ -359,7 +360,7 @@ impl OsFile {
                 done => return done,
             }
         }
-        self.write_all(bytes, pos, ReadWriteFlags::empty())?;
+        write_all(&self.fd, bytes, pos, ReadWriteFlags::empty())?;
         self.sync_data()
     }
 }
@@ -372,7 +373,7 @@ fn is_refusal(error: &io::Error) -> bool {
 
 /// All three steps: wait for pages on their way, write the dirty pages, wait for them.
 #[allow(unsafe_code)] // no wrapper has it
-fn sync_file_range(fd: &OwnedFd, pos: u64, len: u64) -> io::Result<()> {
+pub(super) fn sync_file_range(fd: &OwnedFd, pos: u64, len: u64) -> io::Result<()> {
     if len == 0 {
         return Ok(()); // to the kernel 0 means "to the end"
     }
@@ -392,7 +393,7 @@ impl File for OsFile {
         let done = match durability {
             // An empty write is no write: it must not sync anything either.
             _ if buf.is_empty() => Ok(()),
-            Durability::Written => self.write_all(&buf, pos, ReadWriteFlags::empty()),
+            Durability::Written => write_all(&self.fd, &buf, pos, ReadWriteFlags::empty()),
             Durability::Synced => self.write_synced(&buf, pos),
         };
         (buf, done)

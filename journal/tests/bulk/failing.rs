@@ -1,4 +1,4 @@
-//! Errors: told, typed, with their place, once and for ever; and what was written before them is there.
+//! Errors: returned, typed, with their place, once and for ever; and what was written before them is there.
 
 use std::fs;
 use std::io::{ErrorKind, Seek, SeekFrom, Write};
@@ -17,7 +17,7 @@ fn a_full_device_is_reported_at_the_sync_and_stays() {
     for engine in [Engine::Ring, Engine::Threads] {
         let mut writer = Options::new().engine(engine).buffer_bytes(4096).open("/dev/full").expect("a writer");
         // It fits the buffer: nothing has happened yet.
-        writer.write_all(b"abc").expect("gathered");
+        writer.write_all(b"abc").expect("buffered");
         let error = writer.sync().expect_err("full");
         assert_eq!((error.op, error.position, error.length), (Op::Write, 0, 3), "{error}");
         assert_eq!(error.kind(), ErrorKind::StorageFull, "{error}");
@@ -127,7 +127,7 @@ fn an_unreported_error_is_logged_when_the_writer_is_dropped() {
         let log = Log::default();
         tracing::subscriber::with_default(log.clone(), || {
             let mut writer = Options::new().open("/dev/full").expect("a writer");
-            writer.write_all(b"abc").expect("gathered");
+            writer.write_all(b"abc").expect("buffered");
             assert!(!reported || writer.flush().is_err());
         });
         let events = log.0.lock().expect("unpoisoned");
@@ -135,7 +135,7 @@ fn an_unreported_error_is_logged_when_the_writer_is_dropped() {
     };
     let untold = said(false);
     assert!(untold.len() == 1 && untold[0].contains("at byte 0 of /dev/full"), "{untold:?}");
-    assert!(said(true).is_empty(), "it was told");
+    assert!(said(true).is_empty(), "it was returned");
 }
 
 /// Keeps the messages of errors.

@@ -144,7 +144,7 @@ fn pieces_that_are_no_blocks_are_for_the_page_cache_only() {
 
     let world = World::new(Access::WriteDirect, u64::MAX);
     let mut writer = world.writer();
-    writer.write_all(&pattern(0, 100)).expect("gathered");
+    writer.write_all(&pattern(0, 100)).expect("buffered");
     assert_eq!(writer.flush().expect_err("no block").kind(), ErrorKind::InvalidInput);
     let block = Options::new().over(world.file.clone(), "its name", 3000).expect_err("3000 bytes are no block");
     assert_eq!(block.kind(), ErrorKind::InvalidInput);
@@ -163,5 +163,5 @@ fn a_failure_is_reported_with_its_place_and_nothing_is_asked_of_the_file_again()
     assert_eq!(asked.last(), Some(&write(16384, 8192)), "{asked:?}");
     assert!(writer.sync().is_err() && writer.flush().is_err());
     drop(writer);
-    assert!(world.file.asked().is_empty(), "it was told once, and that was it");
+    assert!(world.file.asked().is_empty(), "it was returned once, and that was it");
 }

@@ -119,7 +119,7 @@ fn run(options: &Options, steps: &[Step]) {
 
 fn seek(writer: &mut BulkWriter, to: SeekFrom) -> usize {
     let at = writer.seek(to).expect("sought");
-    assert_eq!(writer.stream_position().expect("told"), at);
+    assert_eq!(writer.stream_position().expect("a position"), at);
     at as usize
 }
 

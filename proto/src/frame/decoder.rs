@@ -10,7 +10,7 @@ use super::{
     control::Fields,
     error_body::ErrorFrame,
     handshake::{Hello, Welcome},
-    header::{FrameError, FrameHeader, FrameType, KnownHeader},
+    header::{FrameError, FrameHeader, FrameType, KnownHeader, all_frames},
     read::{CaughtUp, Flush, Gap, Read, ReadEnd},
     records::Records,
     ring::{RingGiven, RingWanted},
@@ -21,48 +21,26 @@ use bytes::{Buf, Bytes, BytesMut};
 /// Bytes reserved for a frame on the word of its header alone.
 const RESERVE_STEP_BYTES: usize = 64 * 1024;
 
-/// A frame of any type.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Frame {
-    /// Opens a connection.
-    Hello(Hello),
-    /// Records to keep.
-    Append(Append),
-    /// Asks that all that was sent before reaches a level.
-    Flush(Flush),
-    /// Asks for a PONG of the same request id.
-    Ping(u32),
-    /// Asks for records.
-    Read(Read),
-    /// Ends the READ of this request id.
-    CancelRead(u32),
-    /// The client is done with its producer.
-    Bye,
-    /// Asks for a ring of shared memory.
-    Ring(RingWanted),
-    /// Answers HELLO.
-    Welcome(Welcome),
-    /// An append has its offsets.
-    Accepted(Accepted),
-    /// All offsets below a watermark have reached a level.
-    Watermark(Watermark),
-    /// An append is not taken.
-    Refused(Refused),
-    /// A READ ends, or the connection.
-    Error(ErrorFrame),
-    /// Answers PING.
-    Pong(u32),
-    /// One append, read back.
-    Records(Records),
-    /// Offsets that cannot be read.
-    Gap(Gap),
-    /// A following READ has given all there is so far.
-    CaughtUp(CaughtUp),
-    /// A READ ended well.
-    ReadEnd(ReadEnd),
-    /// A ring is given.
-    RingGiven(RingGiven),
+macro_rules! frames {
+    ($($(#[$doc:meta])+ $name:ident = $code:literal $(($content:ty))?,)+) => {
+        /// A frame of any type.
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub enum Frame {
+            $($(#[$doc])+ $name $(($content))?,)+
+        }
+
+        impl Frame {
+            /// The type of the frame.
+            #[must_use]
+            pub const fn kind(&self) -> FrameType {
+                match self {
+                    $(Self::$name { .. } => FrameType::$name,)+
+                }
+            }
+        }
+    };
 }
+all_frames!(frames);
 
 /// A whole frame at the front of some bytes, its body not looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -215,32 +193,6 @@ fn decode_control(header: FrameHeader, body: &[u8]) -> Result<Frame, FrameError>
 }
 
 impl Frame {
-    /// The type of the frame.
-    #[must_use]
-    pub const fn kind(&self) -> FrameType {
-        match self {
-            Self::Hello(_) => FrameType::Hello,
-            Self::Append(_) => FrameType::Append,
-            Self::Flush(_) => FrameType::Flush,
-            Self::Ping(_) => FrameType::Ping,
-            Self::Read(_) => FrameType::Read,
-            Self::CancelRead(_) => FrameType::CancelRead,
-            Self::Bye => FrameType::Bye,
-            Self::Welcome(_) => FrameType::Welcome,
-            Self::Accepted(_) => FrameType::Accepted,
-            Self::Watermark(_) => FrameType::Watermark,
-            Self::Refused(_) => FrameType::Refused,
-            Self::Error(_) => FrameType::Error,
-            Self::Pong(_) => FrameType::Pong,
-            Self::Records(_) => FrameType::Records,
-            Self::Gap(_) => FrameType::Gap,
-            Self::CaughtUp(_) => FrameType::CaughtUp,
-            Self::ReadEnd(_) => FrameType::ReadEnd,
-            Self::Ring(_) => FrameType::Ring,
-            Self::RingGiven(_) => FrameType::RingGiven,
-        }
-    }
-
     /// Writes the frame.
     pub fn encode(&self, buf: &mut BytesMut) {
         match self {

@@ -14,74 +14,72 @@ use bytes::BufMut;
 /// First byte of every frame.
 pub const MAGIC: u8 = 0xC1;
 
-/// Type of a frame. Codes below 0x40 go from client to daemon, from 0x40 on from daemon to client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum FrameType {
-    /// Opens a connection.
-    Hello = 0x01,
-    /// Records to keep.
-    Append = 0x02,
-    /// Asks that all that was sent before reaches a level.
-    Flush = 0x03,
-    /// Asks for a PONG.
-    Ping = 0x04,
-    /// Asks for records.
-    Read = 0x05,
-    /// Ends a READ.
-    CancelRead = 0x06,
-    /// The client is done with its producer.
-    Bye = 0x07,
-    /// Asks for a ring of shared memory.
-    Ring = 0x08,
-    /// Answers HELLO.
-    Welcome = 0x41,
-    /// An append has its offsets.
-    Accepted = 0x42,
-    /// All offsets below a watermark have reached a level.
-    Watermark = 0x43,
-    /// An append is not taken.
-    Refused = 0x44,
-    /// A READ or FLUSH ends, or with request id 0 the connection.
-    Error = 0x45,
-    /// Answers PING.
-    Pong = 0x46,
-    /// One append, read back.
-    Records = 0x47,
-    /// Offsets that cannot be read.
-    Gap = 0x48,
-    /// A following READ has given all there is so far.
-    CaughtUp = 0x49,
-    /// A READ has given all that was asked for.
-    ReadEnd = 0x4A,
-    /// Answers RING; descriptors come with it.
-    RingGiven = 0x4B,
+/// Hands the list of all frames to a macro: name, code, and content. [`FrameType`] and [`Frame`](super::Frame) are made
+/// of it.
+macro_rules! all_frames {
+    ($with:ident) => {
+        $with! {
+            /// Opens a connection.
+            Hello = 0x01 (Hello),
+            /// Records to keep.
+            Append = 0x02 (Append),
+            /// Asks that all that was sent before reaches a level.
+            Flush = 0x03 (Flush),
+            /// Asks for a PONG of the same request id.
+            Ping = 0x04 (u32),
+            /// Asks for records.
+            Read = 0x05 (Read),
+            /// Ends the READ of this request id.
+            CancelRead = 0x06 (u32),
+            /// The client is done with its producer.
+            Bye = 0x07,
+            /// Asks for a ring of shared memory.
+            Ring = 0x08 (RingWanted),
+            /// Answers HELLO.
+            Welcome = 0x41 (Welcome),
+            /// An append has its offsets.
+            Accepted = 0x42 (Accepted),
+            /// All offsets below a watermark have reached a level.
+            Watermark = 0x43 (Watermark),
+            /// An append is not taken.
+            Refused = 0x44 (Refused),
+            /// A READ or FLUSH ends, or with request id 0 the connection.
+            Error = 0x45 (ErrorFrame),
+            /// Answers PING.
+            Pong = 0x46 (u32),
+            /// One append, read back.
+            Records = 0x47 (Records),
+            /// Offsets that cannot be read.
+            Gap = 0x48 (Gap),
+            /// A following READ has given all there is so far.
+            CaughtUp = 0x49 (CaughtUp),
+            /// A READ has given all that was asked for.
+            ReadEnd = 0x4A (ReadEnd),
+            /// Answers RING; descriptors come with it.
+            RingGiven = 0x4B (RingGiven),
+        }
+    };
 }
+pub(super) use all_frames;
+
+macro_rules! types {
+    ($($(#[$doc:meta])+ $name:ident = $code:literal $(($content:ty))?,)+) => {
+        /// Type of a frame. Codes below 0x40 go from client to daemon, from 0x40 on from daemon to client.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum FrameType {
+            $($(#[$doc])+ $name = $code,)+
+        }
+
+        impl FrameType {
+            /// All types.
+            pub const ALL: [Self; 19] = [$(Self::$name,)+];
+        }
+    };
+}
+all_frames!(types);
 
 impl FrameType {
-    /// All types.
-    pub const ALL: [Self; 19] = [
-        Self::Hello,
-        Self::Append,
-        Self::Flush,
-        Self::Ping,
-        Self::Read,
-        Self::CancelRead,
-        Self::Bye,
-        Self::Ring,
-        Self::Welcome,
-        Self::Accepted,
-        Self::Watermark,
-        Self::Refused,
-        Self::Error,
-        Self::Pong,
-        Self::Records,
-        Self::Gap,
-        Self::CaughtUp,
-        Self::ReadEnd,
-        Self::RingGiven,
-    ];
-
     /// The code on the wire.
     #[must_use]
     pub const fn code(self) -> u8 {
@@ -97,12 +95,6 @@ impl FrameType {
             0x42 => Some(Self::Accepted),
             _ => Self::ALL.into_iter().find(|kind| kind.code() == code),
         }
-    }
-
-    /// True for what a client sends.
-    #[must_use]
-    pub const fn is_from_client(self) -> bool {
-        self.code() < 0x40
     }
 
     /// Shortest and longest body.

@@ -32,6 +32,7 @@ mod read;
 mod records;
 mod ring;
 
+pub use crate::ids::RingId;
 pub use answer::{Accepted, Refused, Watermark};
 pub use append::{Append, AppendHead, AppendView, append_prefix, encode_append};
 pub use decoder::{Frame, FrameDecoder, RawFrame, peek, peek_known};
@@ -41,7 +42,7 @@ pub use header::{FrameError, FrameHeader, FrameType, KnownHeader, MAGIC};
 pub use peer_meta::{PeerMeta, Transport};
 pub use read::{CaughtUp, Flush, Gap, GapReason, Read, ReadEnd, ReadEndReason, ReadFrom};
 pub use records::{Records, RecordsHead, RecordsView, encode_records, records_prefix};
-pub use ring::{RingAppendTrailer, RingGiven, RingId, RingWanted};
+pub use ring::{RingAppendTrailer, RingGiven, RingWanted};
 
 use bytes::BytesMut;
 

@@ -11,7 +11,7 @@ use crate::{
 };
 use bytes::{BufMut, BytesMut};
 
-const PART: &str = "the vouched fields";
+const PART: &str = "the peer metadata";
 const TRANSPORT: u8 = 1;
 const PID: u8 = 2;
 const PID_START: u8 = 3;

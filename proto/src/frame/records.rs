@@ -116,7 +116,7 @@ impl<'a> RecordsView<'a> {
         let mut reader = Reader(body);
         let (head, peer_meta_len, reserved) = RecordsHead::take(&mut reader).ok_or(short.clone())?;
         if usize::from(peer_meta_len) > MAX_PEER_META_BYTES {
-            return Err(malformed("its vouched fields are too long"));
+            return Err(malformed("its peer metadata is too long"));
         }
         let peer_meta = reader.take(peer_meta_len.into()).ok_or(short.clone())?;
         let before = body.get(..RECORDS_FIXED_BYTES + peer_meta.len()).unwrap_or_default();

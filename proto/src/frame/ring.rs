@@ -12,48 +12,11 @@ use super::{
     control::{self, Fields},
     header::{FrameError, FrameType},
 };
-use crate::AckLevel;
+use crate::{AckLevel, ids::RingId};
 use bytes::{BufMut, BytesMut};
-use std::fmt;
 
 const KNOWN: u8 = 1;
 const OTHER_CLOCK: u8 = 2;
-
-/// A ring's name, for as long as it lives: 128 random bits.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-pub struct RingId([u8; 16]);
-
-impl RingId {
-    /// The id of these bytes.
-    #[must_use]
-    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
-        Self(bytes)
-    }
-
-    /// Its bytes.
-    #[must_use]
-    pub const fn as_bytes(&self) -> &[u8; 16] {
-        &self.0
-    }
-}
-
-impl From<[u8; 16]> for RingId {
-    fn from(bytes: [u8; 16]) -> Self {
-        Self(bytes)
-    }
-}
-
-impl fmt::Display for RingId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-impl fmt::Debug for RingId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RingId({self})")
-    }
-}
 
 /// Asks for a ring, or to resume one after the daemon was started again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,7 +95,7 @@ impl RingWanted {
         let (clock_ns, bytes) = (fields.u64()?, fields.u32()?);
         fields.reserved::<4>()?;
         fields.end()?;
-        let known = (id != RingId::default()).then_some(id);
+        let known = (!id.is_zero()).then_some(id);
         Ok(Self { request_id: fields.request_id, known, clock_ns, bytes })
     }
 }

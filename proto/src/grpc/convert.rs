@@ -3,7 +3,7 @@
 use super::v1;
 use crate::{
     error::{ErrorCode, ErrorInfo},
-    frame::{Accepted, GapReason, LastStored, PeerMeta, Refused, Transport, Watermark},
+    frame::{Accepted, EpochStart, GapReason, LastStored, PeerMeta, Refused, Transport, Watermark},
     ids::{Cursor, LogId},
     level::{AckLevel, DurabilityPolicy},
 };
@@ -102,29 +102,25 @@ impl From<v1::Error> for ErrorInfo {
     }
 }
 
-impl From<Accepted> for v1::Accepted {
-    fn from(accepted: Accepted) -> Self {
-        Self {
-            first_seq: accepted.first_seq,
-            first_offset: accepted.first_offset,
-            count: accepted.count,
-            epoch: accepted.epoch,
-            duplicate: accepted.duplicate,
+/// Conversions in both directions of types whose fields are the same.
+macro_rules! same_fields {
+    ($name:ident: $($field:ident),+) => {
+        impl From<$name> for v1::$name {
+            fn from(it: $name) -> Self {
+                Self { $($field: it.$field),+ }
+            }
         }
-    }
+
+        impl From<v1::$name> for $name {
+            fn from(it: v1::$name) -> Self {
+                Self { $($field: it.$field),+ }
+            }
+        }
+    };
 }
 
-impl From<v1::Accepted> for Accepted {
-    fn from(accepted: v1::Accepted) -> Self {
-        Self {
-            first_seq: accepted.first_seq,
-            first_offset: accepted.first_offset,
-            count: accepted.count,
-            epoch: accepted.epoch,
-            duplicate: accepted.duplicate,
-        }
-    }
-}
+same_fields!(Accepted: first_seq, first_offset, count, epoch, duplicate);
+same_fields!(EpochStart: epoch, first_offset);
 
 impl From<Watermark> for v1::Watermark {
     fn from(mark: Watermark) -> Self {

@@ -4,9 +4,9 @@
 use super::v1;
 use crate::{
     error::{ErrorCode, ErrorInfo},
-    frame::{EpochStart, Hello, Intent, LastStored, Welcome},
+    frame::{Hello, Intent, LastStored, Welcome},
     ids::{LogId, ProducerId},
-    limits::{MAX_CLIENT_NAME_BYTES, MAX_SECRET_BYTES},
+    limits::{MAX_CLIENT_NAME_BYTES, MAX_SECRET_BYTES, MAX_WINDOW},
 };
 use bytes::Bytes;
 
@@ -83,18 +83,6 @@ impl From<Welcome> for v1::Welcome {
     }
 }
 
-impl From<EpochStart> for v1::EpochStart {
-    fn from(start: EpochStart) -> Self {
-        Self { epoch: start.epoch, first_offset: start.first_offset }
-    }
-}
-
-impl From<v1::EpochStart> for EpochStart {
-    fn from(start: v1::EpochStart) -> Self {
-        Self { epoch: start.epoch, first_offset: start.first_offset }
-    }
-}
-
 impl TryFrom<v1::Welcome> for Welcome {
     type Error = ErrorInfo;
 
@@ -104,6 +92,9 @@ impl TryFrom<v1::Welcome> for Welcome {
         let offsets = welcome.offsets.unwrap_or_default();
         if !(offsets.durable <= offsets.written && offsets.written <= offsets.received) {
             return Err(malformed("watermarks are out of order"));
+        }
+        if !(1..=MAX_WINDOW).contains(&welcome.window) {
+            return Err(malformed("a window that is not between 1 and 65536"));
         }
         Ok(Self {
             version: version(welcome.version),

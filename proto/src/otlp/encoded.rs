@@ -1,8 +1,8 @@
 //! OTLP as it lies in a message, into the encoding of a payload, with nothing built in between.
 //!
 //! Invariants:
-//! - The output is what [`super::encode`] makes of the decoded message: fields in any order, of a number or text the
-//!   last one, of a `oneof` the last one, of a message that may be there once all of its pieces as one.
+//! - The output is that of the message as prost decodes it: fields in any order, of a number or text the last one, of a
+//!   `oneof` the last one, of a message that may be there once all of its pieces as one.
 //! - Memory is taken for the payload alone. Decoded, a message is up to a hundred times as large: an empty value is two
 //!   bytes of it, and a struct in memory.
 //! - A group or record is not encoded any further than its limit: a longer one is abandoned there, not at its end.

@@ -108,7 +108,9 @@ fn scan_records(mut rest: &[u8], count: u32, max_record_bytes: u32) -> Result<Sc
         }
         rest = next;
     }
-    nothing_left(rest, count)?;
+    if !rest.is_empty() {
+        return Err(PayloadError::LeftOver { count, bytes: rest.len() });
+    }
     Ok(Scan { times: (untimed < count).then_some(range), untimed })
 }
 
@@ -130,10 +132,6 @@ fn split_group(payload: &[u8], count: u32) -> Result<(GroupView<'_>, &[u8]), Pay
     GroupView::split(payload).map_err(PayloadError::Group)
 }
 
-fn nothing_left(rest: &[u8], count: u32) -> Result<(), PayloadError> {
-    if rest.is_empty() { Ok(()) } else { Err(PayloadError::LeftOver { count, bytes: rest.len() }) }
-}
-
 impl<'a> PayloadView<'a> {
     /// Checks a payload and gives access to it.
     ///
@@ -141,14 +139,7 @@ impl<'a> PayloadView<'a> {
     /// Says what is wrong, and with which record.
     pub fn parse(payload: &'a [u8], count: u32) -> Result<Self, PayloadError> {
         let (group, records) = split_group(payload, count)?;
-        let mut rest = records;
-        for index in 0..count {
-            let fault = |fault| PayloadError::Record { index, fault };
-            let (record, next) = split_record(rest, MAX_RECORD_BYTES).map_err(fault)?;
-            record.check().map_err(fault)?;
-            rest = next;
-        }
-        nothing_left(rest, count)?;
+        scan_records(records, count, MAX_RECORD_BYTES)?;
         Ok(Self { group, records, count })
     }
 

@@ -1,7 +1,7 @@
 //! Groups in place. [`crate::group`] describes the layout.
 
 use super::{
-    record::{check_count, count, text},
+    record::{check_count, count, find, find_text, text},
     value::{KvsRef, ValueRef},
 };
 use crate::{
@@ -90,17 +90,11 @@ impl<'a> GroupView<'a> {
     }
 
     fn field(&self, wanted: u8) -> Option<&'a [u8]> {
-        let mut reader = Reader(self.fields);
-        while let Ok(Some((tag, content))) = reader.field() {
-            if tag >= wanted {
-                return (tag == wanted).then_some(content);
-            }
-        }
-        None
+        find(self.fields, wanted)
     }
 
     fn field_text(&self, tag: u8) -> &'a str {
-        self.field(tag).and_then(|content| std::str::from_utf8(content).ok()).unwrap_or_default()
+        find_text(self.fields, tag)
     }
 
     /// The whole group as it lies, its length included.

@@ -115,17 +115,11 @@ impl<'a> RecordView<'a> {
     }
 
     fn field(&self, wanted: u8) -> Option<&'a [u8]> {
-        let mut reader = Reader(self.fields);
-        while let Ok(Some((tag, content))) = reader.field() {
-            if tag >= wanted {
-                return (tag == wanted).then_some(content);
-            }
-        }
-        None
+        find(self.fields, wanted)
     }
 
     fn field_text(&self, tag: u8) -> &'a str {
-        self.field(tag).and_then(|content| std::str::from_utf8(content).ok()).unwrap_or_default()
+        find_text(self.fields, tag)
     }
 
     /// The whole record as it lies.
@@ -246,6 +240,21 @@ impl<'a> RecordView<'a> {
             unknown: self.unknown().collect(),
         }
     }
+}
+
+/// The content of the field of a tag.
+pub(super) fn find(fields: &[u8], wanted: u8) -> Option<&[u8]> {
+    let mut reader = Reader(fields);
+    while let Ok(Some((tag, content))) = reader.field() {
+        if tag >= wanted {
+            return (tag == wanted).then_some(content);
+        }
+    }
+    None
+}
+
+pub(super) fn find_text(fields: &[u8], tag: u8) -> &str {
+    find(fields, tag).and_then(|content| std::str::from_utf8(content).ok()).unwrap_or_default()
 }
 
 pub(super) fn text(content: &[u8], part: &'static str) -> Result<(), Fault> {

@@ -189,12 +189,10 @@ pub(crate) fn cursor() -> Cursor {
 
 pub(crate) fn full_error() -> ErrorInfo {
     let error = ErrorInfo::new(ErrorCode::CursorAbandoned, "histories part at 1000")
-        .expecting(7)
         .limited_to(8_388_608)
         .parting_at(cursor())
-        .retry_after_ms(250)
-        .perhaps_written();
-    ErrorInfo { record_index: Some(2), ..error }
+        .retry_after_ms(250);
+    ErrorInfo { expected_sequence: Some(7), record_index: Some(2), maybe_written: true, ..error }
 }
 
 pub(crate) fn welcome() -> Welcome {
@@ -278,7 +276,7 @@ pub(crate) fn frames() -> Vec<(&'static str, Frame)> {
     };
     let watermark =
         Watermark { request_id: 0, epoch: 3, epoch_first_offset: 900, level: AckLevel::Durable, offset: 1002 };
-    let refused = ErrorInfo::new(ErrorCode::SequenceGap, "expected 42").expecting(42);
+    let refused = ErrorInfo { expected_sequence: Some(42), ..ErrorInfo::new(ErrorCode::SequenceGap, "expected 42") };
     vec![
         ("hello", Frame::Hello(hello.clone())),
         (

@@ -1,4 +1,4 @@
-//! What is wrong, in words, and what to do about it.
+//! Findings in words: what is wrong, and what to do about it.
 //!
 //! Invariants: a daemon that is well gets no line; a line says what is so and what to do, and stands only once; what
 //! keeps appends from being taken comes first.
@@ -17,7 +17,7 @@ const INFLIGHT_PERCENT_MAX: u64 = 90;
 /// Reasons of a refusal that are not the sender's.
 const DAEMON_REASONS: [&str; 3] = ["busy", "no_space", "journal_failed"];
 
-/// How bad it is.
+/// The weight of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Weight {
     /// Appends are refused, or something stored is damaged.
@@ -90,7 +90,7 @@ fn availability(status: &v1::StatusResponse, say: &mut impl FnMut(Weight, String
     }
 }
 
-/// Whether the log keeps `durable` where its policy promises it. (Fire-and-forget never does, so nothing is known of the disk.)
+/// Returns true if the log keeps `durable` where its policy promises it. (Fire-and-forget never does, so nothing is known of the disk.)
 pub(super) fn is_durable_offered(status: &v1::StatusResponse) -> bool {
     let promised = status.policy() != v1::DurabilityPolicy::FireAndForget;
     !promised || status.highest_ack() == v1::AckLevel::Durable

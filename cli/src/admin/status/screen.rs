@@ -30,7 +30,7 @@ pub(crate) fn still(status: &v1::StatusResponse, now_ns: u64, columns: usize) ->
     sheet.show(columns)
 }
 
-/// What changes, for who keeps looking.
+/// Everything that changes, for who keeps looking.
 pub(crate) fn live(status: &v1::StatusResponse, sample: Option<&Sample>, now_ns: u64, columns: usize) -> String {
     let mut sheet = Sheet::default();
     sheet.row("log", format!("{}, epoch {}, {}", log_id(status), status.epoch, durability(status)));
@@ -261,7 +261,7 @@ fn rings(status: &v1::StatusResponse) -> String {
     )
 }
 
-/// Who has how much of what all share, where somebody has some.
+/// Amounts that each holds of what all share, where somebody has some.
 fn shares(status: &v1::StatusResponse) -> String {
     let line = |share: &v1::Share| {
         let amount = |n: u64| if share.what.ends_with("_bytes") { bytes(n) } else { count(n) };

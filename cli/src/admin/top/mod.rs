@@ -18,7 +18,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use self::draw::{Look, Screen};
-use super::connect::{Admin, MEMORY_REPLY_TIMEOUT, connect, failed, silent};
+use super::connect::status_of;
 use super::status::screen;
 use crate::clock;
 use crate::context::Context;
@@ -27,7 +27,7 @@ use crate::exit::{Exit, Outcome, Stop};
 /// Keys that wait to be looked at.
 const KEY_QUEUE_MAX: usize = 16;
 
-/// What may be said to `top`.
+/// Arguments of `top`.
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
     /// Seconds from one look to the next
@@ -58,17 +58,9 @@ pub(crate) fn run(context: &mut Context, args: &TopArgs) -> Outcome {
     }
 }
 
-/// Connects anew for each look: a daemon that was started again is another one.
+/// Connects again for each look: a daemon that was started again is another one.
 async fn look(path: &Path) -> Look {
-    let ask = async {
-        let mut admin: Admin = connect(path).await?;
-        Ok(admin.status(v1::StatusRequest {}).await.map_err(|status| failed(path, &status))?.into_inner())
-    };
-    match tokio::time::timeout(MEMORY_REPLY_TIMEOUT, ask).await {
-        Ok(Ok(status)) => Ok(Box::new(status)),
-        Ok(Err(stop)) => Err(Stop::to_string(&stop)),
-        Err(_) => Err(silent(path, MEMORY_REPLY_TIMEOUT).to_string()),
-    }
+    status_of(path).await.map(Box::new).map_err(|stop| stop.to_string())
 }
 
 fn in_pages(context: &mut Context, args: &TopArgs, path: &Path, first: Box<v1::StatusResponse>) -> Outcome {
@@ -106,7 +98,7 @@ impl Drop for Terminal {
     }
 }
 
-/// What ends it from outside.
+/// Signals that end it.
 struct Signals([Signal; 3]);
 
 impl Signals {
@@ -161,7 +153,7 @@ fn on_screen(context: &Context, args: &TopArgs, path: PathBuf, first: Box<v1::St
     })
 }
 
-/// What is typed, and that the terminal has another size: both want the screen drawn anew.
+/// Events of the terminal: what is typed, and that the terminal has another size: both want the screen drawn again.
 fn keys() -> mpsc::Receiver<Event> {
     let (sender, keys) = mpsc::channel(KEY_QUEUE_MAX);
     // It waits in the kernel for as long as nobody types, and so ends with the process, not before.

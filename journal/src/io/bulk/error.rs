@@ -46,7 +46,7 @@ impl Error {
         }
     }
 
-    /// Kind of the kernel's error, to tell errors apart.
+    /// Kind of the kernel's error.
     pub fn kind(&self) -> io::ErrorKind {
         self.source.kind()
     }

@@ -30,14 +30,13 @@ pub struct Options {
     pub(super) buffers: usize,
     pub(super) buffer_bytes: usize,
     pub(super) direct: bool,
-    pub(super) registered: bool,
     pub(super) engine: Engine,
     pub(super) mode: u32,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { buffers: 3, buffer_bytes: 2 << 20, direct: true, registered: true, engine: Engine::Auto, mode: 0o600 }
+        Self { buffers: 3, buffer_bytes: 2 << 20, direct: true, engine: Engine::Auto, mode: 0o600 }
     }
 }
 
@@ -69,11 +68,6 @@ impl Options {
     /// Sends whole blocks around the page cache, where the file system can.
     pub fn direct(self, direct: bool) -> Self {
         Self { direct, ..self }
-    }
-
-    /// Registers the buffers with the ring, where `RLIMIT_MEMLOCK` permits it.
-    pub fn registered(self, registered: bool) -> Self {
-        Self { registered, ..self }
     }
 
     /// Sets the engine that issues the writes.

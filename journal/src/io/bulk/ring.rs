@@ -19,6 +19,7 @@ use io_uring::{IoUring, opcode, types};
 
 use super::target::Target;
 use super::write::{Buf, Done, Write};
+use crate::io::is_transient;
 
 /// The ring, and what is in flight.
 pub(super) struct Ring {
@@ -37,24 +38,18 @@ impl Ring {
     ///
     /// # Errors
     /// The kernel's error where it permits no ring.
-    pub(super) fn new(bufs: &[Buf], register: bool) -> io::Result<(Self, Option<String>)> {
+    pub(super) fn new(bufs: &[Buf]) -> io::Result<(Self, Option<String>)> {
         let entries = (bufs.len() as u32).next_power_of_two();
         let ring = IoUring::builder().dontfork().build(entries)?;
-        let mut why = None;
-        let mut registered = false;
-        if register {
-            match register_all(&ring, bufs) {
-                Ok(()) => registered = true,
-                Err(e) => why = Some(format!("buffers are not registered with the ring (RLIMIT_MEMLOCK?): {e}")),
-            }
-        }
+        let why = register_all(&ring, bufs).err();
+        let why = why.map(|e| format!("buffers are not registered with the ring (RLIMIT_MEMLOCK?): {e}"));
         let slots = bufs.iter().map(|_| None).collect();
         // A kernel that does not know this (before 5.15) sets its own number.
         let mut workers = [1, 0];
         let limited = ring.submitter().register_iowq_max_workers(&mut workers);
         // Where it was one before, another writer of this thread set it, and sets it back.
         let workers = limited.ok().map(|()| workers).filter(|before| before[0] > 1);
-        Ok((Self { ring, registered, slots, in_flight: 0, broken: false, workers }, why))
+        Ok((Self { ring, registered: why.is_none(), slots, in_flight: 0, broken: false, workers }, why))
     }
 
     pub(super) fn is_registered(&self) -> bool {
@@ -102,7 +97,7 @@ impl Ring {
             }
             match self.ring.submit_and_wait(1) {
                 Ok(_) => {}
-                Err(e) if passes(&e) => std::thread::yield_now(),
+                Err(e) if is_transient(&e) => std::thread::yield_now(),
                 Err(e) => {
                     self.broken = true;
                     return Err(e);
@@ -110,11 +105,6 @@ impl Ring {
             }
         }
     }
-}
-
-/// True if the call was interrupted, or the kernel is short of memory for the moment.
-fn passes(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock | io::ErrorKind::ResourceBusy)
 }
 
 fn register_all(ring: &IoUring, bufs: &[Buf]) -> io::Result<()> {

@@ -25,12 +25,8 @@ pub struct Stats {
     pub regular_bytes: u64,
     /// Writes that the kernel took only in part, and that were continued.
     pub short_writes: u64,
-    /// Times that a caller waited because no buffer was free: the disk is slower than the caller.
-    pub waits: u64,
     /// Syncs that reached the kernel (`fdatasync`, `fsync`, or `fsync` of the folder).
     pub syncs: u64,
-    /// Buffers in all.
-    pub buffers: usize,
     /// Buffers that are not being filled and that the kernel does not hold.
     pub free_buffers: usize,
 }

@@ -51,8 +51,3 @@ pub(super) enum Way {
     /// Through it.
     Regular,
 }
-
-/// True if the call was interrupted, or the kernel is short of memory for the moment.
-pub(in crate::io::bulk) fn passes(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
-}

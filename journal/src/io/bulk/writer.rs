@@ -15,8 +15,8 @@ use super::ring::Ring;
 use super::stats::Stats;
 use super::target::{self, Opened, Target};
 use super::threads::Threads;
-use super::write::{self, Buf, MAX_RETRIES, Way, passes};
-use crate::io::{File, IoBuf};
+use super::write::{self, Buf, MAX_RETRIES, Way};
+use crate::io::{File, IoBuf, is_transient};
 
 /// The longest place in a file that the kernel can name.
 const MAX_POSITION: u64 = i64::MAX as u64;
@@ -134,7 +134,7 @@ impl BulkWriter {
         let capacity = options.buffer_bytes.next_multiple_of(opened.target.block);
         let row = IoBuf::row(options.buffers, capacity);
         let free: Vec<Buf> = row.into_iter().enumerate().map(|(index, mem)| Buf { index, mem }).collect();
-        let mut stats = Stats { buffers: free.len(), direct: opened.target.is_direct(), ..Stats::default() };
+        let mut stats = Stats { direct: opened.target.is_direct(), ..Stats::default() };
         stats.fallbacks.extend(opened.fallback);
         let issuer = issuer(options, &free, &mut stats)?;
         Ok(Self {
@@ -269,9 +269,6 @@ impl BulkWriter {
     }
 
     fn free_buffer(&mut self) -> Result<Buf, Error> {
-        if self.free.is_empty() {
-            self.stats.waits += 1;
-        }
         loop {
             if let Some(buf) = self.free.pop() {
                 return Ok(buf);
@@ -337,7 +334,7 @@ impl BulkWriter {
                     self.stats.short_writes += u64::from(n < part.len());
                     part.start += n;
                 }
-                Err(e) if passes(&e) && retries < MAX_RETRIES => retries += 1,
+                Err(e) if is_transient(&e) && retries < MAX_RETRIES => retries += 1,
                 Err(e) => return self.fail(Op::Write, pos, part.len(), e),
             }
         }
@@ -359,7 +356,7 @@ fn issuer(options: &Options, bufs: &[Buf], stats: &mut Stats) -> io::Result<Issu
         return Ok(Issuer::Threads(Threads::none(bufs.len())));
     }
     if options.engine != Engine::Threads {
-        match Ring::new(bufs, options.registered) {
+        match Ring::new(bufs) {
             Ok((ring, why)) => {
                 stats.engine = Engine::Ring;
                 stats.registered = ring.is_registered();

@@ -58,21 +58,15 @@ impl fmt::Display for DurabilityClass {
     }
 }
 
-/// One reason against `durable`.
+/// One reason against `durable`, with the type of the file system or the name of the device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Obstacle {
     /// The file system is memory.
-    #[error("{filesystem} keeps its files in memory")]
-    MemoryFilesystem {
-        /// Its type.
-        filesystem: String,
-    },
+    #[error("{0} keeps its files in memory")]
+    MemoryFilesystem(String),
     /// A device is memory.
-    #[error("{device} keeps its blocks in memory")]
-    MemoryDevice {
-        /// Its name.
-        device: String,
-    },
+    #[error("{0} keeps its blocks in memory")]
+    MemoryDevice(String),
     /// A mount option switches off the base of `durable`.
     #[error("{filesystem} is mounted with {option}, so a sync flushes nothing")]
     Option {
@@ -82,55 +76,29 @@ pub enum Obstacle {
         option: String,
     },
     /// The file system underneath decides the effect of a sync.
-    #[error("{filesystem} stands on another file system that decides what a sync is worth")]
-    Stacked {
-        /// Its type.
-        filesystem: String,
-    },
+    #[error("{0} stands on another file system that decides what a sync is worth")]
+    Stacked(String),
     /// A server decides the effect of a sync.
-    #[error("{filesystem} is a network file system, and its server decides what a sync is worth")]
-    Network {
-        /// Its type.
-        filesystem: String,
-    },
+    #[error("{0} is a network file system, and its server decides what a sync is worth")]
+    Network(String),
     /// A process decides the effect of a sync.
-    #[error("{filesystem} is served by a process that decides what a sync is worth")]
-    Fuse {
-        /// Its type.
-        filesystem: String,
-    },
+    #[error("{0} is served by a process that decides what a sync is worth")]
+    Fuse(String),
     /// A property of the data set, which the kernel does not show, decides the effect of a sync.
-    #[error("{filesystem} does not show whether a sync waits here, which its property sync decides")]
-    Property {
-        /// Its type.
-        filesystem: String,
-    },
+    #[error("{0} does not show whether a sync waits here, which its property sync decides")]
+    Property(String),
     /// The effect of a sync was neither measured nor read.
-    #[error(
-        "what a sync is worth on {filesystem} was neither measured nor read, as it was on ext4, xfs, btrfs and f2fs"
-    )]
-    Unmeasured {
-        /// Its type.
-        filesystem: String,
-    },
+    #[error("what a sync is worth on {0} was neither measured nor read, as it was on ext4, xfs, btrfs and f2fs")]
+    Unmeasured(String),
     /// Nothing keeps names and files whole over a power cut.
-    #[error("{filesystem} shows no journal here, so a power cut may take names and files along")]
-    NoJournal {
-        /// Its type.
-        filesystem: String,
-    },
+    #[error("{0} shows no journal here, so a power cut may take names and files along")]
+    NoJournal(String),
     /// A device gets no flushes, or passes none on, and a volatile cache needs them.
-    #[error("{device} passes no flush on to a volatile cache")]
-    FlushStops {
-        /// Its name.
-        device: String,
-    },
+    #[error("{0} passes no flush on to a volatile cache")]
+    FlushStops(String),
     /// A loop device that gets no flushes.
-    #[error("{device} is a file in the page cache and gets no flushes")]
-    LoopWithoutFlush {
-        /// Its name.
-        device: String,
-    },
+    #[error("{0} is a file in the page cache and gets no flushes")]
+    LoopWithoutFlush(String),
 }
 
 impl Obstacle {
@@ -152,7 +120,7 @@ impl Substrate {
     pub fn durability_class(&self, operator_word: bool) -> DurabilityClass {
         let mut obstacles = filesystem_obstacles(&self.filesystem, &self.mount_options);
         if self.journaled == Some(false) {
-            obstacles.push(Obstacle::NoJournal { filesystem: self.filesystem.clone() });
+            obstacles.push(Obstacle::NoJournal(self.filesystem.clone()));
         }
         for layer in &self.below {
             obstacles.extend(filesystem_obstacles(&layer.filesystem, &layer.mount_options));
@@ -160,9 +128,9 @@ impl Substrate {
         obstacles.extend(self.devices.iter().filter_map(|d| {
             let device = d.name.clone();
             match (d.kind, d.stops_flush) {
-                (DeviceKind::Memory, _) => Some(Obstacle::MemoryDevice { device }),
-                (_, Some(FlushStop::PageCache)) => Some(Obstacle::LoopWithoutFlush { device }),
-                (_, Some(FlushStop::CacheBelow | FlushStop::Overridden)) => Some(Obstacle::FlushStops { device }),
+                (DeviceKind::Memory, _) => Some(Obstacle::MemoryDevice(device)),
+                (_, Some(FlushStop::PageCache)) => Some(Obstacle::LoopWithoutFlush(device)),
+                (_, Some(FlushStop::CacheBelow | FlushStop::Overridden)) => Some(Obstacle::FlushStops(device)),
                 (_, None) => None,
             }
         }));
@@ -214,13 +182,13 @@ fn filesystem_obstacles(filesystem: &str, options: &[String]) -> Vec<Obstacle> {
     let mut found = Vec::new();
     match filesystem_class(filesystem) {
         // `sync=disabled`: fsync returns at once. `zfs get sync` shows it, no mount option does.
-        FilesystemClass::Disk if filesystem == "zfs" => found.push(Obstacle::Property { filesystem: name() }),
+        FilesystemClass::Disk if filesystem == "zfs" => found.push(Obstacle::Property(name())),
         FilesystemClass::Disk if MEASURED.contains(&filesystem) => {}
-        FilesystemClass::Disk => found.push(Obstacle::Unmeasured { filesystem: name() }),
-        FilesystemClass::Memory => found.push(Obstacle::MemoryFilesystem { filesystem: name() }),
-        FilesystemClass::Stacked => found.push(Obstacle::Stacked { filesystem: name() }),
-        FilesystemClass::Network => found.push(Obstacle::Network { filesystem: name() }),
-        FilesystemClass::Fuse => found.push(Obstacle::Fuse { filesystem: name() }),
+        FilesystemClass::Disk => found.push(Obstacle::Unmeasured(name())),
+        FilesystemClass::Memory => found.push(Obstacle::MemoryFilesystem(name())),
+        FilesystemClass::Stacked => found.push(Obstacle::Stacked(name())),
+        FilesystemClass::Network => found.push(Obstacle::Network(name())),
+        FilesystemClass::Fuse => found.push(Obstacle::Fuse(name())),
     }
     let overlay = matches!(filesystem, "overlay" | "overlayfs");
     for option in options {

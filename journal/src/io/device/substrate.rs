@@ -78,7 +78,7 @@ pub struct Layer {
 }
 
 /// One block device.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Device {
     /// The kernel's name (`vda1`).
     pub name: String,
@@ -105,7 +105,7 @@ pub struct Device {
 }
 
 /// Kind of a block device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceKind {
     /// A disk of any kind.
     Disk,
@@ -124,17 +124,19 @@ pub enum DeviceKind {
     /// Memory that looks like a disk (zram, brd, null_blk).
     Memory,
     /// The walk could not find out.
+    #[default]
     Unknown,
 }
 
 /// A device's report about its volatile write cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WriteCache {
     /// It has one: only a flush makes writes safe.
     WriteBack,
     /// It reports that completed writes are safe.
     WriteThrough,
     /// It reports nothing; counts as volatile.
+    #[default]
     Unknown,
 }
 

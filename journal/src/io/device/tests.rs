@@ -161,7 +161,7 @@ fn encryption_over_raid_over_two_drives_of_which_one_is_volatile() {
     // The mapper that lets no flush through, above a cache that needs it.
     m.queue(&dm, "write through", 0, 512);
     let s = m.discover("/var/lib/clad");
-    assert_eq!(because(&s, false), [Obstacle::FlushStops { device: "dm-0".into() }]);
+    assert_eq!(because(&s, false), [Obstacle::FlushStops("dm-0".into())]);
     assert!(s.durability_class(true).is_durable());
 
     // Where nothing is volatile there is nothing to flush.
@@ -187,10 +187,10 @@ fn a_loop_device_leads_to_the_file_system_of_its_file() {
     // Without flushes its file stays in the page cache, which the operator's word cannot make safe.
     m.queue(&dir, "write through", 0, 512);
     let s = m.discover("/mnt/log");
-    assert_eq!(because(&s, true), [Obstacle::LoopWithoutFlush { device: "loop3".into() }]);
+    assert_eq!(because(&s, true), [Obstacle::LoopWithoutFlush("loop3".into())]);
     // With direct I/O the disk's cache is what is left to flush.
     m.put(dir.join("loop/dio"), "1");
-    assert_eq!(because(&m.discover("/mnt/log"), false), [Obstacle::FlushStops { device: "loop3".into() }]);
+    assert_eq!(because(&m.discover("/mnt/log"), false), [Obstacle::FlushStops("loop3".into())]);
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn what_the_file_of_a_loop_device_lies_on_counts_too() {
     m.mount("0:30", "/tmp", "rw", "tmpfs", "tmpfs", "rw,size=1g");
     m.mount("7:0", "/mnt/log", "rw", "xfs", "/dev/loop0", "rw");
     let s = m.discover("/mnt/log");
-    assert_eq!(because(&s, true), [Obstacle::MemoryFilesystem { filesystem: "tmpfs".into() }]);
+    assert_eq!(because(&s, true), [Obstacle::MemoryFilesystem("tmpfs".into())]);
     assert_eq!(s.summary().split(", ").nth(1), Some("over tmpfs on /tmp"));
 }
 
@@ -236,13 +236,13 @@ fn memory_is_never_durable() {
     let mut m = plain();
     m.mount("0:25", "/dev/shm", "rw,nosuid", "tmpfs", "tmpfs", "rw");
     let s = m.discover("/dev/shm/clad");
-    assert_eq!(because(&s, true), [Obstacle::MemoryFilesystem { filesystem: "tmpfs".into() }]);
+    assert_eq!(because(&s, true), [Obstacle::MemoryFilesystem("tmpfs".into())]);
     assert!(!s.zeroing_pays() && s.notes.is_empty());
     assert_eq!(s.durability_class(true).to_string(), "written, because tmpfs keeps its files in memory");
 
     m.disk("virtual/block/zram0", "252:0", "write through");
     m.mount("252:0", "/fast", "rw", "ext4", "/dev/zram0", "rw");
-    assert_eq!(because(&m.discover("/fast"), true), [Obstacle::MemoryDevice { device: "zram0".into() }]);
+    assert_eq!(because(&m.discover("/fast"), true), [Obstacle::MemoryDevice("zram0".into())]);
 }
 
 #[test]
@@ -251,7 +251,7 @@ fn an_overlay_needs_a_word_and_a_volatile_one_gets_none() {
     m.mount("0:40", "/c1", "rw", "overlay", "overlay", "rw,lowerdir=/l,upperdir=/up,workdir=/w");
     m.mount("0:41", "/c2", "rw", "overlay", "overlay", "rw,lowerdir=/l,upperdir=/up,workdir=/w,volatile");
     let s = m.discover("/c1/log");
-    assert_eq!(because(&s, false), [Obstacle::Stacked { filesystem: "overlay".into() }]);
+    assert_eq!(because(&s, false), [Obstacle::Stacked("overlay".into())]);
     assert!(s.durability_class(true).is_durable() && !s.zeroing_pays());
     assert_eq!(names(&s), ["vda1", "vda"], "the upper folder's devices");
     assert_eq!(because(&m.discover("/c2/log"), true), option_of("overlay", "volatile"));
@@ -269,8 +269,8 @@ fn network_and_fuse_need_a_word() {
     m.mount("0:50", "/n", "rw", "nfs4", "server:/export", "rw,vers=4.2");
     m.mount("0:51", "/f", "rw", "fuse.sshfs", "me@host:", "rw,user_id=0");
     let (n, f) = (m.discover("/n"), m.discover("/f"));
-    assert_eq!(because(&n, false), [Obstacle::Network { filesystem: "nfs4".into() }]);
-    assert_eq!(because(&f, false), [Obstacle::Fuse { filesystem: "fuse.sshfs".into() }]);
+    assert_eq!(because(&n, false), [Obstacle::Network("nfs4".into())]);
+    assert_eq!(because(&f, false), [Obstacle::Fuse("fuse.sshfs".into())]);
     assert!(n.durability_class(true).is_durable() && f.durability_class(true).is_durable());
     assert!(
         n.durability_class(true).to_string().starts_with("durable, by the operator's word although nfs4 is a network")
@@ -284,7 +284,7 @@ fn zfs_needs_a_word_for_what_its_property_decides() {
     let mut m = plain();
     m.mount("0:60", "/z", "rw", "zfs", "tank/log", "rw,xattr,noacl");
     let z = m.discover("/z");
-    assert_eq!(because(&z, false), [Obstacle::Property { filesystem: "zfs".into() }]);
+    assert_eq!(because(&z, false), [Obstacle::Property("zfs".into())]);
     assert_eq!(
         z.durability_class(true).to_string(),
         "durable, by the operator's word although zfs does not show whether a sync waits here, which its property sync decides"
@@ -292,7 +292,7 @@ fn zfs_needs_a_word_for_what_its_property_decides() {
     assert_eq!(z.notes, ["tank/log: zfs does not say which devices it stands on; it counts as volatile"]);
     m.loop_device("loop0", "7:0", "write back", "/z/file");
     m.mount("7:0", "/l", "rw", "ext4", "/dev/loop0", "rw");
-    assert_eq!(because(&m.discover("/l"), false), [Obstacle::Property { filesystem: "zfs".into() }]);
+    assert_eq!(because(&m.discover("/l"), false), [Obstacle::Property("zfs".into())]);
 }
 
 /// Only measured or read file systems are trusted. JFS, for one, flushes nothing.
@@ -321,7 +321,7 @@ fn a_file_system_that_nobody_measured_needs_a_word() {
         m.mount("7:0", "/l", "rw", "xfs", "/dev/loop0", "rw");
         assert_eq!(m.discover("/l").durability_class(false).is_durable(), measured, "xfs over {filesystem}");
         if !measured {
-            assert_eq!(because(&s, false), [Obstacle::Unmeasured { filesystem: filesystem.into() }]);
+            assert_eq!(because(&s, false), [Obstacle::Unmeasured(filesystem.into())]);
         }
     }
 }
@@ -329,7 +329,7 @@ fn a_file_system_that_nobody_measured_needs_a_word() {
 #[test]
 fn an_ext4_without_a_journal_needs_a_word() {
     let m = plain();
-    let no_journal = [Obstacle::NoJournal { filesystem: "ext4".into() }];
+    let no_journal = [Obstacle::NoJournal("ext4".into())];
     assert_eq!(m.discover("/").journaled, Some(true));
     m.journal("vda1", "<none>");
     assert_eq!(because(&m.discover("/"), false), no_journal);
@@ -391,7 +391,7 @@ fn a_cache_that_somebody_declared_safe_needs_a_word() {
     m.put(disk.join("cache_type"), "write back");
     m.mount("254:0", "/", "rw", "ext4", "/dev/vda", "rw");
     let s = m.discover("/");
-    assert_eq!(because(&s, false), [Obstacle::FlushStops { device: "vda".into() }]);
+    assert_eq!(because(&s, false), [Obstacle::FlushStops("vda".into())]);
     assert!(s.durability_class(true).is_durable() && s.volatile_cache().is_some());
 }
 

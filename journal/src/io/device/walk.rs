@@ -320,19 +320,7 @@ impl<'a> Walk<'a> {
 
     fn unresolved(&mut self, name: &str, why: &str) {
         self.notes.push(format!("{name}: {why}; it counts as volatile"));
-        self.devices.push(Device {
-            name: name.to_owned(),
-            number: (0, 0),
-            kind: DeviceKind::Unknown,
-            leaf: true,
-            write_cache: WriteCache::Unknown,
-            fua: false,
-            physical_block: 0,
-            logical_block: 0,
-            rotational: false,
-            model: None,
-            stops_flush: None,
-        });
+        self.devices.push(Device { name: name.to_owned(), leaf: true, ..Device::default() });
     }
 
     fn hypervisor(&self) -> bool {

@@ -1,7 +1,7 @@
 //! A trial file, and the trials.
 #![allow(unsafe_code)] // entries of a ring that point to memory
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,8 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 use super::method::{Method, Space, Way};
 use crate::clock::Clock;
-use crate::io::IoBuf;
+use crate::io::os::{sync_file_range, write_all};
+use crate::io::{IoBuf, is_transient};
 
 /// Bytes of each write.
 pub const BLOCK: usize = 4096;
@@ -23,10 +24,6 @@ pub const BLOCK: usize = 4096;
 pub const FILE_BYTES: u64 = 16 << 20;
 /// Bytes of one write of zeroes.
 const CHUNK: usize = 1 << 20;
-/// `SYNC_FILE_RANGE_WAIT_BEFORE | WRITE | WAIT_AFTER`.
-const WAIT_WRITE_WAIT: u32 = 7;
-/// `RWF_DSYNC`, as the ring takes it.
-const RWF_DSYNC: i32 = 2;
 /// Marks the sync that is linked to a write, among the completions.
 const SYNC: u64 = 1 << 32;
 const BLOCKS: u64 = FILE_BYTES / BLOCK as u64;
@@ -264,7 +261,7 @@ impl<'a> Trial<'a> {
                 let entry = opcode::Write::new(fd, block.as_ptr(), BLOCK as u32).offset(at);
                 let entry = match linked {
                     true => entry.build().flags(squeue::Flags::IO_LINK),
-                    false => entry.rw_flags(RWF_DSYNC).build(),
+                    false => entry.rw_flags(libc::RWF_DSYNC).build(),
                 };
                 sent[slot as usize] = self.clock.boot_ns();
                 // SAFETY: `block` lives until the loop ends, which it does when nothing is in flight; the descriptor
@@ -284,7 +281,7 @@ impl<'a> Trial<'a> {
                 break;
             }
             if let Err(source) = ring.submit_and_wait(1)
-                && !passes(&source)
+                && !is_transient(&source)
             {
                 // The kernel may still use it: the memory is never reused.
                 let _kept = ManuallyDrop::new(block);
@@ -314,11 +311,6 @@ impl<'a> Trial<'a> {
     }
 }
 
-/// True if the call was interrupted, or the kernel is short of memory for the moment.
-fn passes(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock | io::ErrorKind::ResourceBusy)
-}
-
 /// Maps an error: a method whose first operation is refused is not offered; anything else is a failure.
 fn failed(way: Way, source: io::Error, first: bool) -> ProbeError {
     let refused = [Errno::OPNOTSUPP, Errno::INVAL, Errno::NOSYS].map(|e| Some(e.raw_os_error()));
@@ -332,27 +324,6 @@ fn filled() -> IoBuf {
     let mut block = IoBuf::zeroed(BLOCK);
     block.fill(0xC1);
     block
-}
-
-fn write_all(fd: &OwnedFd, mut bytes: &[u8], mut pos: u64, flags: ReadWriteFlags) -> io::Result<()> {
-    while !bytes.is_empty() {
-        match rustix::io::pwritev2(fd, &[IoSlice::new(bytes)], pos, flags) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(n) => {
-                bytes = &bytes[n..];
-                pos += n as u64;
-            }
-            Err(Errno::INTR) => {}
-            Err(e) => return Err(e.into()),
-        }
-    }
-    Ok(())
-}
-
-fn sync_file_range(fd: &OwnedFd, at: u64, len: u64) -> io::Result<()> {
-    // SAFETY: a plain call on an open descriptor; no memory is involved.
-    let done = unsafe { libc::sync_file_range(fd.as_raw_fd(), at as i64, len as i64, WAIT_WRITE_WAIT) };
-    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 type Opened = (OwnedFd, Option<OwnedFd>);

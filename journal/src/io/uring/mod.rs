@@ -29,7 +29,7 @@ mod tests;
 mod thread;
 
 pub use operation::{Operation, Ticket};
-pub(super) use probe::{Refused, available};
+pub(super) use probe::{Refused, available, set_up};
 pub use ring::Ring;
 pub(super) use state::Setup;
 pub use state::{INBOX, MAX_IN_FLIGHT, Next, REGISTERED_BYTES, Source, SyncStyle};

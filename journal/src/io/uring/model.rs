@@ -9,8 +9,8 @@ use std::sync::Arc;
 use shuttle::rand::{Rng, thread_rng};
 
 use super::operation::{Operation, What};
-use super::state::{End, MAX_IN_FLIGHT, Next, Setup, Shared, Started};
-use crate::io::{Durability, IoBuf};
+use super::state::{End, MAX_IN_FLIGHT, Setup, Shared, Started};
+use crate::io::IoBuf;
 use crate::sync::atomic::Ordering;
 use crate::sync::thread;
 
@@ -20,42 +20,16 @@ pub(super) fn run(shared: &Arc<Shared>, _: &Setup, started: &Started) {
     let mut in_flight = Vec::new();
     loop {
         shared.wakes.fetch_add(1, Ordering::Relaxed);
-        begin_all(shared, &mut in_flight);
-        let stop = {
-            let mut state = shared.state();
-            state.busy = !in_flight.is_empty() || !state.inbox.is_empty();
-            state.stop && !state.busy
-        };
-        shared.idle.notify_all();
-        if stop {
+        while in_flight.len() < MAX_IN_FLIGHT {
+            let Ok(operation) = shared.next() else { break };
+            in_flight.push(operation);
+            shared.begins(in_flight.len());
+        }
+        if shared.looked(in_flight.len()) {
             return;
         }
         rest(shared, &mut in_flight);
     }
-}
-
-fn begin_all(shared: &Arc<Shared>, in_flight: &mut Vec<Operation>) {
-    while in_flight.len() < MAX_IN_FLIGHT {
-        let next = shared.state().inbox.pop_front();
-        match next {
-            Some(operation) => begin(shared, operation, in_flight),
-            None => break,
-        }
-    }
-    while in_flight.len() < MAX_IN_FLIGHT {
-        let Some(source) = shared.state().source.clone() else { return };
-        match source.next() {
-            Next::Begin(operation) => begin(shared, operation, in_flight),
-            Next::Wait(_) => return,
-            Next::Done => shared.state().source = None,
-        }
-    }
-}
-
-fn begin(shared: &Arc<Shared>, operation: Operation, in_flight: &mut Vec<Operation>) {
-    in_flight.push(operation);
-    shared.begun.fetch_add(1, Ordering::Relaxed);
-    shared.most.fetch_max(in_flight.len(), Ordering::Relaxed);
 }
 
 /// Until the bell is rung or something ends.
@@ -74,19 +48,15 @@ fn rest(shared: &Shared, in_flight: &mut Vec<Operation>) {
 
 fn execute(mut operation: Operation) {
     let file = operation.file.clone();
-    let write = |fill: super::operation::Fill, len, pos, durability| {
-        let buf = fill(IoBuf::with_capacity(len));
-        let bytes = buf.len() as u64;
-        (bytes, file.write_at(buf, pos, durability).1)
-    };
     let result = match operation.what.take() {
         None => Ok(()),
         Some(What::SyncData) => file.sync_data(),
         Some(What::SyncRange { pos, len }) => file.sync_range(pos, len),
-        Some(What::Write { len, fill, pos, durability }) => write(fill, len, pos, durability).1,
-        Some(What::WriteRange { len, fill, pos }) => {
-            let (bytes, written) = write(fill, len, pos, Durability::Written);
-            written.and_then(|()| file.sync_range(pos, bytes))
+        Some(What::Write { len, fill, pos, durability, range }) => {
+            let buf = fill(IoBuf::with_capacity(len));
+            let bytes = buf.len() as u64;
+            let written = file.write_at(buf, pos, durability).1;
+            if range { written.and_then(|()| file.sync_range(pos, bytes)) } else { written }
         }
     };
     drop(file);

@@ -12,10 +12,8 @@ pub(super) type Fill = Box<dyn FnOnce(IoBuf) -> IoBuf + Send>;
 
 /// The request to the kernel.
 pub(super) enum What {
-    /// The bytes that `fill` makes, at `pos`.
-    Write { len: usize, fill: Fill, pos: u64, durability: Durability },
-    /// The same, and then a range sync of them.
-    WriteRange { len: usize, fill: Fill, pos: u64 },
+    /// The bytes that `fill` makes, at `pos`; with `range`, and then a range sync of them.
+    Write { len: usize, fill: Fill, pos: u64, durability: Durability, range: bool },
     /// Write-back of these bytes from the page cache.
     SyncRange { pos: u64, len: u64 },
     /// All completed writes of the file.
@@ -44,7 +42,7 @@ impl Operation {
         fill: impl FnOnce(IoBuf) -> IoBuf + Send + 'static,
         done: impl FnOnce(io::Result<()>) + Send + 'static,
     ) -> Self {
-        let what = What::Write { len, fill: Box::new(fill), pos, durability };
+        let what = What::Write { len, fill: Box::new(fill), pos, durability, range: false };
         Self { file, what: Some(what), done: Some(Box::new(done)) }
     }
 
@@ -56,7 +54,7 @@ impl Operation {
         fill: impl FnOnce(IoBuf) -> IoBuf + Send + 'static,
         done: impl FnOnce(io::Result<()>) + Send + 'static,
     ) -> Self {
-        let what = What::WriteRange { len, fill: Box::new(fill), pos };
+        let what = What::Write { len, fill: Box::new(fill), pos, durability: Durability::Written, range: true };
         Self { file, what: Some(what), done: Some(Box::new(done)) }
     }
 

@@ -57,30 +57,39 @@ fn refusal(what: &str, code: Option<Errno>, error: &io::Error, sysctl: Option<&s
     Fallback::new(reason, format!("{what}: {error}: threads write instead; {remedy}"))
 }
 
+/// Sets up a small ring that knows all operations of the journal's.
+///
+/// # Errors
+/// The refused or missing feature, with its remedy.
+pub(in crate::io) fn set_up() -> Result<IoUring, Refused> {
+    let ring = IoUring::new(4).map_err(|e| Refused::from_error("io_uring cannot be set up", &e))?;
+    let mut probe = Probe::new();
+    let answer = ring.submitter().register_probe(&mut probe);
+    answer.map_err(|e| Refused::from_error("io_uring does not say what it can", &e))?;
+    match NEEDED.iter().find(|(code, _)| !probe.is_supported(*code)) {
+        None => Ok(ring),
+        Some((_, name)) => {
+            let text = format!("io_uring has no {name} here: threads write instead; a newer kernel has it");
+            Err(Refused(Fallback::new(FallbackReason::UringUnsupported, text)))
+        }
+    }
+}
+
 /// Tries all operations of the journal's ring, on a file without a name in `dir`, and returns the best way to sync
 /// writes there.
 ///
 /// # Errors
 /// The refused or missing feature, with its remedy.
 pub(crate) fn available(dir: &OwnedFd, direct: bool, block: u32, fallbacks: &Fallbacks) -> Result<SyncStyle, Refused> {
-    let refused = |what: &str| {
-        let what = what.to_owned();
-        move |e: io::Error| Refused::from_error(&what, &e)
-    };
-    let mut ring = IoUring::new(4).map_err(refused("io_uring cannot be set up"))?;
-    let mut probe = Probe::new();
-    ring.submitter().register_probe(&mut probe).map_err(refused("io_uring does not tell what it can"))?;
-    if let Some((_, name)) = NEEDED.iter().find(|(code, _)| !probe.is_supported(*code)) {
-        let text = format!("io_uring has no {name} here: threads write instead; a newer kernel has it");
-        return Err(Refused(Fallback::new(FallbackReason::UringUnsupported, text)));
-    }
+    let refused = |e: io::Error| Refused::from_error("io_uring cannot be used", &e);
+    let mut ring = set_up()?;
     let through = if direct { OFlags::DIRECT } else { OFlags::empty() };
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC | through;
     // Without files that have no name there is no trial; the writes themselves will show it.
     let Ok(file) = rustix::fs::openat(dir, ".", flags, Mode::from_raw_mode(0o600)) else {
         return Ok(SyncStyle::PerWrite);
     };
-    let tried = write_one(&mut ring, &file, block, libc::RWF_DSYNC).map_err(refused("io_uring cannot be used"))?;
+    let tried = write_one(&mut ring, &file, block, libc::RWF_DSYNC).map_err(refused)?;
     let (style, done) = match tried {
         _ if !direct => (SyncStyle::Behind, write_one(&mut ring, &file, block, 0)),
         Err(e @ (Errno::OPNOTSUPP | Errno::INVAL)) => {
@@ -89,7 +98,7 @@ pub(crate) fn available(dir: &OwnedFd, direct: bool, block: u32, fallbacks: &Fal
         }
         done => (SyncStyle::PerWrite, Ok(done)),
     };
-    match done.map_err(refused("io_uring cannot be used"))? {
+    match done.map_err(refused)? {
         Ok(()) => Ok(style),
         Err(e) => Err(Refused::from_error("a write through io_uring failed", &e.into())),
     }

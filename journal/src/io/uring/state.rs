@@ -84,6 +84,40 @@ impl Shared {
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// The operation to begin now, of the inbox first; or the time until which there is none.
+    pub(super) fn next(&self) -> Result<Operation, Option<Duration>> {
+        let mut state = self.state();
+        if let Some(operation) = state.inbox.pop_front() {
+            return Ok(operation);
+        }
+        let source = state.source.clone().ok_or(None)?;
+        drop(state);
+        match source.next() {
+            Next::Begin(operation) => Ok(operation),
+            Next::Wait(until) => Err(until),
+            Next::Done => {
+                self.state().source = None;
+                Err(None)
+            }
+        }
+    }
+
+    /// Counts an operation that begins, the last of so many in flight.
+    pub(super) fn begins(&self, in_flight: usize) {
+        self.begun.fetch_add(1, Ordering::Relaxed);
+        self.most.fetch_max(in_flight, Ordering::Relaxed);
+    }
+
+    /// Ends a look for work: notifies who waits for that, and returns true if the thread is to stop.
+    pub(super) fn looked(&self, in_flight: usize) -> bool {
+        let mut state = self.state();
+        state.busy = in_flight > 0 || !state.inbox.is_empty();
+        let stop = state.stop && !state.busy;
+        drop(state);
+        self.idle.notify_all();
+        stop
+    }
 }
 
 /// Ends all waits for the thread, however the thread ends.

@@ -17,7 +17,7 @@ use tokio_uring::{OneshotOutputTransform, UnsubmittedOneshot};
 
 use super::operation::{Operation, What};
 use super::pool::Pool;
-use super::state::{ENTRIES, End, MAX_IN_FLIGHT, Next, Setup, Shared, Started, SyncStyle};
+use super::state::{ENTRIES, End, MAX_IN_FLIGHT, Setup, Shared, Started, SyncStyle};
 use crate::io::engine::{Fallback, FallbackReason, Fallbacks};
 use crate::io::{Durability, File, IoBuf};
 use crate::sync::atomic::Ordering;
@@ -91,13 +91,7 @@ impl Thread {
             self.shared.wakes.fetch_add(1, Ordering::Relaxed);
             let until = self.begin_all();
             let idle = self.in_flight.get() == 0;
-            let stop = {
-                let mut state = self.shared.state();
-                state.busy = !idle || !state.inbox.is_empty();
-                state.stop && !state.busy
-            };
-            self.shared.idle.notify_all();
-            if stop {
+            if self.shared.looked(self.in_flight.get()) {
                 return;
             }
             let bell = self.shared.bell.notified();
@@ -113,18 +107,9 @@ impl Thread {
     /// Begins all available work; returns the time until which there is nothing more.
     fn begin_all(self: &Rc<Self>) -> Option<Duration> {
         while self.in_flight.get() < MAX_IN_FLIGHT {
-            let next = self.shared.state().inbox.pop_front();
-            match next {
-                Some(operation) => self.begin(operation),
-                None => break,
-            }
-        }
-        while self.in_flight.get() < MAX_IN_FLIGHT {
-            let source = self.shared.state().source.clone()?;
-            match source.next() {
-                Next::Begin(operation) => self.begin(operation),
-                Next::Wait(until) => return until,
-                Next::Done => self.shared.state().source = None,
+            match self.shared.next() {
+                Ok(operation) => self.begin(operation),
+                Err(until) => return until,
             }
         }
         None // what ends next rings the bell
@@ -132,8 +117,7 @@ impl Thread {
 
     fn begin(self: &Rc<Self>, operation: Operation) {
         self.in_flight.set(self.in_flight.get() + 1);
-        self.shared.begun.fetch_add(1, Ordering::Relaxed);
-        self.shared.most.fetch_max(self.in_flight.get(), Ordering::Relaxed);
+        self.shared.begins(self.in_flight.get());
         let its = self.clone();
         tokio_uring::spawn(async move {
             let guard = Begun(its.clone());
@@ -151,21 +135,14 @@ impl Thread {
             (Ok(()), Some(What::SyncRange { pos, len })) => {
                 self.note(&operation, self.sync_range(&operation.file, pos, len).await)
             }
-            (Ok(()), Some(What::WriteRange { len, fill, pos })) => {
+            (Ok(()), Some(What::Write { len, fill, pos, durability, range })) => {
                 let buf = fill(self.pool.take(len));
                 let wrote = buf.len() as u64;
-                let (buf, done) = self.write(&operation.file, buf, pos, Durability::Written).await;
+                let (buf, mut done) = self.write(&operation.file, buf, pos, durability).await;
                 self.pool.give(buf);
-                let done = match done {
-                    Ok(()) => self.sync_range(&operation.file, pos, wrote).await,
-                    failed => failed,
-                };
-                self.note(&operation, done)
-            }
-            (Ok(()), Some(What::Write { len, fill, pos, durability })) => {
-                let buf = fill(self.pool.take(len));
-                let (buf, done) = self.write(&operation.file, buf, pos, durability).await;
-                self.pool.give(buf);
+                if range && done.is_ok() {
+                    done = self.sync_range(&operation.file, pos, wrote).await;
+                }
                 self.note(&operation, done)
             }
         };

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use super::BulkWriter;
 use crate::io::bulk::error::{Error, Op};
-use crate::io::bulk::write::{self, Done, MAX_RETRIES, Way, passes};
+use crate::io::bulk::write::{self, Done, MAX_RETRIES, Way};
+use crate::io::is_transient;
 
 impl BulkWriter {
     pub(super) fn drain(&mut self) -> Result<(), Error> {
@@ -57,7 +58,7 @@ impl BulkWriter {
                 Ok(())
             }
             Ok(_) => self.fail(Op::Write, write.pos, left, io::ErrorKind::WriteZero.into()),
-            Err(e) if passes(&e) && write.retries < MAX_RETRIES => {
+            Err(e) if is_transient(&e) && write.retries < MAX_RETRIES => {
                 write.retries += 1;
                 return self.again(write);
             }
