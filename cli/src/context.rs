@@ -1,4 +1,4 @@
-//! What every command is handed: where to print, which daemon, which zone, a runtime.
+//! Context of every command: output, daemon, time zone, a runtime.
 
 use jiff::tz::TimeZone;
 use tokio::signal::unix::{SignalKind, signal};
@@ -7,7 +7,7 @@ use crate::exit::Stop;
 use crate::locate::{Surroundings, Which};
 use crate::output::Output;
 
-/// What a command works with.
+/// Context of a command.
 #[derive(Debug)]
 pub(crate) struct Context {
     /// Stdout and stderr.
@@ -18,7 +18,7 @@ pub(crate) struct Context {
     pub(crate) around: Surroundings,
     /// The zone that times are shown in.
     pub(crate) zone: TimeZone,
-    /// What runs futures.
+    /// Runtime of futures.
     pub(crate) runtime: tokio::runtime::Runtime,
 }
 

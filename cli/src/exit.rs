@@ -1,4 +1,4 @@
-//! How a command ends: the exit code, and what is said on the way out.
+//! The end of a command: its exit code and its last message.
 //!
 //! Invariants: 0 only when all that was asked for was done and nothing damaged was read; 2 for a call that could
 //! never have worked; 1 for everything else. A reader of our output that goes away (`| head`) is no failure, and hides none.
@@ -68,7 +68,7 @@ pub(crate) fn error_text(error: &anyhow::Error) -> String {
     text
 }
 
-/// What a command gives.
+/// Result of a command.
 pub type Outcome = Result<Exit, Stop>;
 
 #[cfg(test)]

@@ -41,7 +41,7 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// Whether it was asked for.
+    /// True if it was asked for.
     pub(crate) fn came(&self) -> bool {
         self.0.came.load(Relaxed)
     }
@@ -51,7 +51,7 @@ impl Interrupt {
         &self.0.came
     }
 
-    /// What the future gives; nothing where an end is asked for first. For one waiter at a time.
+    /// Result of the future; nothing where an end is asked for first. For one waiter at a time.
     pub(crate) async fn or<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let asked = async {
             while !self.came() {

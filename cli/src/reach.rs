@@ -1,4 +1,4 @@
-//! What to do about a daemon that cannot be reached.
+//! Remedies for a daemon that cannot be reached.
 
 use std::io::ErrorKind;
 

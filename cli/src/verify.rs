@@ -18,7 +18,7 @@ use crate::format::human::{bytes, count, counted, duration};
 use crate::output::Progress;
 use crate::read::stored::unreadable;
 
-/// What to check.
+/// Log to check.
 #[derive(Debug, Args)]
 pub(crate) struct VerifyArgs {
     /// The data folder of a log

@@ -20,7 +20,7 @@ use crate::context::Context;
 use crate::exit::{Exit, Outcome, Stop};
 use crate::format::human::count;
 
-/// How an answer is shown.
+/// Form of an answer.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct Shown {
     /// Form of the answer

@@ -54,7 +54,7 @@ pub(super) enum FeedError {
     Line(#[from] LineError),
 }
 
-/// What comes out: groups, and an error with its input as the last thing, if any.
+/// Output: groups, and an error with its input as the last item, if any.
 pub(super) type Fed = Result<Group, (usize, FeedError)>;
 
 /// Starts to read.

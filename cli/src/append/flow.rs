@@ -24,14 +24,14 @@ use crate::output::say;
 
 /// Nothing was acknowledged for so long: that is worth a word; after as long again, another reason is.
 const STALL_REPORT_AFTER: Duration = Duration::from_secs(5);
-/// How long the next ack is waited for after a signal: some syncs of a disk that turns.
+/// Wait for the next ack after a signal: some syncs of a disk that turns.
 const NEXT_ACK_TIMEOUT: Duration = Duration::from_millis(200);
-/// How long all of them are.
+/// Length of all of them.
 const LAST_ACKS_TIMEOUT: Duration = Duration::from_secs(2);
 /// Bytes that may wait for their acks.
 const MAX_OUTSTANDING_BYTES: usize = 16 * 1024 * 1024;
 
-/// How far it came.
+/// Its progress.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Reached {
     /// Lines that reached the level, all before them too.
@@ -48,7 +48,7 @@ pub(super) struct Reached {
     pub(super) epoch: Option<u32>,
 }
 
-/// What went wrong, and with which input or line.
+/// Error, with its input or line.
 #[derive(Debug)]
 pub(super) struct Trouble {
     /// The first line that is not known to have reached the level.
@@ -88,7 +88,7 @@ impl Flow {
         Self { producer, level, severity, outstanding: VecDeque::new(), outstanding_bytes: 0, reached }
     }
 
-    /// How far it came, and the producer where it has not ended.
+    /// Its progress, and the producer where it has not ended.
     pub(super) fn into_parts(self) -> (Reached, Option<Producer>) {
         (self.reached, self.producer)
     }

@@ -9,7 +9,7 @@ use std::io::{self, Read};
 
 use bytes::{Bytes, BytesMut};
 
-/// How much is asked for in one read.
+/// Bytes of one read.
 const READ_BYTES: usize = 256 * 1024;
 
 /// The largest group.
@@ -41,7 +41,7 @@ pub(crate) enum LineError {
     Read {
         /// The line that was being read.
         line: u64,
-        /// What the system says.
+        /// Error of the system.
         source: io::Error,
     },
 }

@@ -38,7 +38,7 @@ const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 /// Room for the longest record that any daemon takes: `flow` holds far less in flight unless a line is that long.
 const BUFFER_BYTES: usize = (MAX_RECORD_BYTES + MAX_GROUP_BYTES) as usize + (1 << 20);
 
-/// What to append, and how.
+/// Lines to append, and their settings.
 #[derive(Debug, Args)]
 pub(crate) struct AppendArgs {
     /// Files to read, in this order; `-` is standard input, and so is no file at all
@@ -87,7 +87,7 @@ pub(crate) fn run(context: &mut Context, args: &AppendArgs) -> Outcome {
     printed.map(|()| exit)
 }
 
-/// How it ended.
+/// Its end.
 #[derive(Debug)]
 struct Done {
     inputs: Vec<Input>,
@@ -111,7 +111,7 @@ async fn append(args: &AppendArgs, address: Address) -> Result<Done, Stop> {
     let connected = interrupt.or(builder.connect()).await;
     let interrupted = || Stop::Failed(anyhow!("interrupted; nothing was sent"));
     let producer = connected.ok_or_else(interrupted)?.map_err(|error| unreachable(&error))?;
-    let log = producer.log().ok_or_else(|| Stop::Failed(anyhow!("the daemon said nothing about its log")))?;
+    let log = producer.log().ok_or_else(|| Stop::Failed(anyhow!("the daemon did not describe its log")))?;
     if args.ack == Some(AckLevel::Posted)
         && let Some(why) = producer.why_no_ring()
     {

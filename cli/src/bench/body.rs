@@ -1,4 +1,4 @@
-//! What the load generator appends: payloads that are encoded once and then only stamped.
+//! Payloads of the load generator: they are encoded once, and then only get their timestamp.
 //!
 //! Invariants: every record has a body of exactly the size that was asked for, begins with the id of its connection
 //! and its number there (16 hex digits), and goes on with a fixed filling; so a record that is read back says by itself

@@ -25,7 +25,7 @@ pub(super) struct Connection {
     pub(super) acked: Arc<AtomicU64>,
 }
 
-/// What a connection has come to.
+/// State of a connection.
 pub(super) struct End {
     pub(super) number: u16,
     pub(super) producer: ProducerId,
@@ -72,7 +72,7 @@ impl Connection {
         End { number: self.number, producer: self.producer, start, flight: self.flight, broken }
     }
 
-    /// What is read back afterwards must be readable: written.
+    /// Records that are read back afterwards must be readable: written.
     fn end(&mut self) -> anyhow::Result<()> {
         if self.level < AckLevel::Written {
             self.wire.queue(|out| Flush { request_id: 1, level: AckLevel::Written }.encode(out));

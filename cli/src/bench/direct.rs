@@ -28,12 +28,12 @@ pub(super) struct Direct {
     body: Vec<u8>,
 }
 
-/// What a slice of the loop gave.
+/// Result of a slice of the loop.
 #[derive(Debug)]
 pub(super) struct Looped {
     /// Writes that were synced.
     pub(super) writes: u64,
-    /// How long they took.
+    /// Time that they took.
     pub(super) elapsed: Duration,
     /// Of every one, nanoseconds.
     pub(super) latencies: Histogram<u64>,

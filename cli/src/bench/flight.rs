@@ -1,4 +1,4 @@
-//! What one connection has in flight, and what became of it: a plain state machine over frames and moments.
+//! Appends of one connection in flight, and their outcomes: a plain state machine over frames and moments.
 //!
 //! Invariants: an append counts as acked when its level is there by the rules of docs/PROTOCOL.md, and then its
 //! latency is recorded, every single one; an append that was refused, also after its ACCEPTED, counts as failed and its
@@ -77,7 +77,7 @@ impl Taken {
         front
     }
 
-    /// How many of its appends a mark covers; a mark that covers an append covers all before it.
+    /// Number of its appends that a mark covers; a mark that covers an append covers all before it.
     fn covered(&self, watermark: &Watermark, records: u64) -> usize {
         let covers = |append| watermark.covers(self.epoch, self.offset(append, records) + records - 1);
         if covers(self.sent.appends - 1) {
@@ -87,7 +87,7 @@ impl Taken {
     }
 }
 
-/// What ends a connection before its time.
+/// Early end of a connection.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Broken {
     /// The daemon ends it.

@@ -28,7 +28,7 @@ use crate::exit::error_text;
 /// Stack of a connection's thread: there may be a thousand of them.
 const STACK_BYTES: usize = 256 * 1024;
 
-/// What came of it.
+/// Its result.
 #[derive(Debug)]
 pub(super) struct Loaded {
     /// The level that was waited for.
@@ -66,7 +66,7 @@ impl Cpu {
     }
 }
 
-/// What the greeting said about the log.
+/// The log, as in the greeting.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LogFacts {
     pub(super) log_id: LogId,

@@ -7,14 +7,14 @@ use clad_proto::AckLevel;
 
 use crate::interrupt::Interrupt;
 
-/// What is asked of a daemon.
+/// Load for a daemon.
 #[derive(Debug, Clone)]
 pub(super) struct Load {
     /// Where it is.
     pub(super) address: Address,
-    /// How many connections.
+    /// Number of connections.
     pub(super) connections: u16,
-    /// How many appends each keeps in flight.
+    /// Number of appends that each keeps in flight.
     pub(super) in_flight: usize,
     /// Threads that serve the connections.
     pub(super) threads: usize,
@@ -24,11 +24,11 @@ pub(super) struct Load {
     pub(super) records: u32,
     /// The level that an answer waits for; nothing is the highest.
     pub(super) ack: Option<AckLevel>,
-    /// How long appends leave.
+    /// Time for which appends are sent.
     pub(super) duration: Duration,
-    /// How long a thread with a producer of the SDK looks for an answer before it sleeps.
+    /// Time that a thread with a producer of the SDK polls for an answer before it sleeps.
     pub(super) spin: Duration,
-    /// How long it rests before each append.
+    /// Pause before each append.
     pub(super) rest: Option<Duration>,
     /// Ends it early.
     pub(super) interrupt: Interrupt,

@@ -1,4 +1,4 @@
-//! What a process takes: memory at its peak, and processor time.
+//! Cost of a process: memory at its peak, and processor time.
 //!
 //! Invariants: memory is RssAnon + RssShmem, what is its own and cannot be dropped; processor time is that of all threads
 //! that live, in nanoseconds, user and system.

@@ -1,4 +1,4 @@
-//! What a run has shown, for people and for programs.
+//! Report of a run, for people and for programs.
 
 use std::time::Duration;
 
@@ -141,7 +141,7 @@ impl Report<'_> {
         }
     }
 
-    /// Whether everything was acked, and every ack was true as far as that could be seen.
+    /// True if everything was acked, and every ack was true as far as that could be seen.
     pub(super) fn is_good(&self) -> bool {
         let total = self.total();
         let true_acks = total.verified.is_none_or(|verified| verified == total.acked);

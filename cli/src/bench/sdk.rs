@@ -22,7 +22,7 @@ use super::stats::new_histogram;
 use crate::clock;
 use crate::exit::error_text;
 
-/// What an append takes of a producer's memory beside its bodies, at most, and a record in it.
+/// Most memory of a producer for an append beside its bodies, and for a record in it.
 const APPEND_OVERHEAD_BYTES: usize = 4096;
 const RECORD_OVERHEAD_BYTES: usize = 64;
 

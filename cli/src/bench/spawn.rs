@@ -29,7 +29,7 @@ use crate::exit::Stop;
 
 /// Longest wait until it answers, and until it has ended.
 const DAEMON_TIMEOUT: Duration = Duration::from_secs(60);
-/// What `statfs` calls tmpfs.
+/// Number of tmpfs in `statfs`.
 const TMPFS: rustix::fs::FsWord = 0x0102_1994;
 
 /// Way of the load to the daemon.
@@ -53,12 +53,12 @@ pub(super) struct Spawned {
     pub(super) memory: Watch,
 }
 
-/// Whether what is written to a folder never reaches a disk.
+/// True if writes to a folder never reach a disk.
 pub(super) fn is_tmpfs(folder: &Path) -> io::Result<bool> {
     Ok(rustix::fs::statfs(folder)?.f_type == TMPFS)
 }
 
-/// Whether nothing but a missing journal of its file system keeps a folder from `durable`.
+/// True if only a missing journal of its file system keeps a folder from `durable`.
 fn lacks_only_a_journal(folder: &Path) -> bool {
     match discover(folder).durability_class(false) {
         DurabilityClass::Written { because } => because.iter().all(|why| matches!(why, Obstacle::NoJournal { .. })),
@@ -153,7 +153,7 @@ impl Spawned {
         let deadline = clock::now() + DAEMON_TIMEOUT;
         loop {
             if let Some(status) = self.child.try_wait()? {
-                bail!("the daemon ended at once ({status}); it said:\n{}", self.said());
+                bail!("the daemon ended at once ({status}); its output:\n{}", self.said());
             }
             let answers = Wire::connect(&self.unix, Intent { append: false, read: false });
             // The admin socket comes after that one.
@@ -161,7 +161,7 @@ impl Spawned {
             match answers {
                 Ok(_) => return Ok(()),
                 Err(error) if clock::now() > deadline => {
-                    return Err(error.context(format!("the daemon does not answer; it said:\n{}", self.said())));
+                    return Err(error.context(format!("the daemon does not answer; its output:\n{}", self.said())));
                 }
                 Err(_) => thread::sleep(Duration::from_millis(20)),
             }
@@ -182,7 +182,7 @@ impl Spawned {
         while clock::now() < deadline {
             match self.child.try_wait()? {
                 Some(status) if status.success() => return Ok(()),
-                Some(status) => bail!("the daemon ended with {status}; it said:\n{}", self.said()),
+                Some(status) => bail!("the daemon ended with {status}; its output:\n{}", self.said()),
                 None => thread::sleep(Duration::from_millis(10)),
             }
         }

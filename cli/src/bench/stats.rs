@@ -32,7 +32,7 @@ impl Latency {
     }
 }
 
-/// How numbers lie over rounds.
+/// Spread of numbers over rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct Spread {
     pub(super) median: f64,

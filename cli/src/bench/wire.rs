@@ -20,7 +20,7 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 /// Longest silence of a daemon that owes an answer.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// How much is asked for in one read.
+/// Bytes of one read.
 const READ_BYTES: usize = 64 * 1024;
 
 /// A greeted connection.
@@ -171,7 +171,7 @@ impl Wire {
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN | PollFlags::OUT)];
         loop {
             match poll(&mut fds, Some(&timeout)) {
-                Ok(0) => bail!("the daemon said nothing for {ANSWER_TIMEOUT:?}"),
+                Ok(0) => bail!("the daemon sent nothing for {ANSWER_TIMEOUT:?}"),
                 // A socket that was hung up gives what is left, then its end.
                 Ok(_) => return Ok(fds[0].revents().intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR)),
                 Err(Errno::INTR) => {}
@@ -200,7 +200,7 @@ impl Wire {
                     return Ok(());
                 }
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => bail!("the daemon said nothing for {ANSWER_TIMEOUT:?}"),
+                Err(Errno::AGAIN) => bail!("the daemon sent nothing for {ANSWER_TIMEOUT:?}"),
                 Err(error) => return Err(io::Error::from(error).into()),
             }
         }

@@ -1,4 +1,4 @@
-//! What records become in an export.
+//! Form of records in an export.
 //!
 //! Invariants: the bytes of a record depend on nothing but the record, so that an export in several goes is the one
 //! in a single go. `raw` (docs/FORMAT.md, "Exports") is a head of [`HEAD_BYTES`], then RECORDS and GAP frames of the
@@ -45,7 +45,7 @@ impl Form {
         Self::Lines { renderer, lines: Vec::new() }
     }
 
-    /// What stands before the first record.
+    /// Header before the first record.
     pub(super) fn head(&self, log_id: LogId) -> Vec<u8> {
         if let Self::Lines { .. } = self {
             return Vec::new();
@@ -112,7 +112,7 @@ impl Form {
         Ok(count)
     }
 
-    /// What a gap leaves in the stream.
+    /// Mark of a gap in the stream.
     pub(super) fn gap(&self, gap: &Gap) -> Vec<u8> {
         let mut out = BytesMut::new();
         if let Self::Raw(_) = self {

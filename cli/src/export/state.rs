@@ -1,4 +1,4 @@
-//! How far the export into a file has come: a small file beside it, `FILE.export`.
+//! Progress of an export into a file: a small file beside it, `FILE.export`.
 //!
 //! Invariants: it is replaced as a whole, durably, and only after the file was synced. It is one JSON object, so that
 //! a person can read it; what is asked for stands in it as it was said, so that a call that asks for something else is
@@ -20,7 +20,7 @@ use crate::read::filter::Filter;
 /// The version of the form.
 const VERSION: u32 = 1;
 
-/// How far it has come.
+/// Its progress.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct State {
@@ -40,11 +40,11 @@ pub(super) struct State {
     pub(super) records: u64,
     /// Damage was met.
     pub(super) damaged: bool,
-    /// What `--since` meant when it was said.
+    /// Time of `--since` when it was given.
     pub(super) since_unix_ns: Option<i64>,
-    /// What `--until` meant.
+    /// Time of `--until`.
     pub(super) until_unix_ns: Option<i64>,
-    /// What was asked for.
+    /// The request.
     pub(super) request: Request,
 }
 
@@ -108,8 +108,7 @@ pub(super) fn find(file: &Path, request: &Request, fresh: bool) -> Result<Option
                     Err(Stop::usage(format!("{} is no plain file; use a pipe instead", file.display())))
                 }
                 Ok(found) if found.len() > 0 => Err(Stop::Failed(anyhow!(
-                    "{} is there, and there is no {name} that says how far an export into it has come; --fresh begins it \
-                     anew",
+                    "{} exists without {name}, which holds the progress of an export; --fresh starts again",
                     file.display()
                 ))),
                 _ => Ok(None),
@@ -117,9 +116,12 @@ pub(super) fn find(file: &Path, request: &Request, fresh: bool) -> Result<Option
         }
         Err(e) => return Err(Stop::Failed(anyhow::Error::new(e).context(name.to_string()))),
     };
-    let state: State = serde_json::from_slice(&text).with_context(|| format!("{name}; --fresh begins anew"))?;
+    let state: State = serde_json::from_slice(&text).with_context(|| format!("{name}; --fresh starts again"))?;
     if !file.exists() && state.bytes > 0 {
-        return Err(Stop::Failed(anyhow!("{name} tells of {}, which is gone; --fresh begins anew", file.display())));
+        return Err(Stop::Failed(anyhow!(
+            "{name} describes {}, which does not exist; --fresh starts again",
+            file.display()
+        )));
     }
     if state.version != VERSION {
         return Err(Stop::Failed(anyhow!("{name} is of version {}, this clactl knows {VERSION}", state.version)));

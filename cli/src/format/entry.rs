@@ -16,15 +16,15 @@ pub(crate) struct Entry<'a> {
     pub(crate) offset: u64,
     /// When the daemon took it, Unix nanoseconds.
     pub(crate) append_time: u64,
-    /// Who appended it.
+    /// Its producer.
     pub(crate) producer_id: ProducerId,
     /// The producer's epoch.
     pub(crate) producer_epoch: u32,
     /// Its sequence.
     pub(crate) sequence: u64,
-    /// What the daemon saw of the sender.
+    /// Peer metadata of the sender.
     pub(crate) peer_meta: &'a PeerMeta,
-    /// What it shares with the rest of its append.
+    /// Group that it shares with the rest of its append.
     pub(crate) group: GroupView<'a>,
     /// The record.
     pub(crate) record: RecordView<'a>,

@@ -7,7 +7,7 @@
 
 use std::fmt::Write;
 
-/// Whether a character may stand in output as it is.
+/// True if a character may stand in output as it is.
 pub(super) fn is_harmless(c: char) -> bool {
     let is_unseen = matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}');
     !(c.is_control() || is_unseen)

@@ -1,4 +1,4 @@
-//! How a record looks: `short`, `json`, `cat`, `verbose`.
+//! Forms of a record: `short`, `json`, `cat`, `verbose`.
 //!
 //! Invariants: `cat` gives the bytes of a body and one `\n`, nothing more and nothing less; every other format is
 //! one line for one record (`verbose`: one line for one field) whatever the record holds, because all that could end a

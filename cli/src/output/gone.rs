@@ -1,4 +1,4 @@
-//! Whether anybody still reads stdout, for who waits with nothing to write: a pipe tells only who writes.
+//! Detects that stdout has no reader any more, while nothing is written: a pipe reports that only to a writer.
 //!
 //! Invariants: it says so as soon as the other end is closed, and never where stdout is a file or a terminal that
 //! is there.

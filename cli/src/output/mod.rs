@@ -17,7 +17,7 @@ use crate::format::escape;
 pub(crate) use gone::reader_gone;
 pub(crate) use progress::Progress;
 
-/// What is gathered before it is written.
+/// Output that is collected before it is written.
 const BUFFER_BYTES: usize = 64 * 1024;
 
 /// Stdout and stderr.
@@ -38,7 +38,7 @@ impl Output {
         Self { stdout: BufWriter::with_capacity(BUFFER_BYTES, stdout), colour, failed: false }
     }
 
-    /// Whether stdout may be coloured.
+    /// True if stdout may be coloured.
     pub(crate) const fn colour(&self) -> bool {
         self.colour
     }
@@ -49,7 +49,7 @@ impl Output {
         size.map_or(usize::MAX, |size| usize::from(size.ws_col))
     }
 
-    /// Whether stdout is a terminal.
+    /// True if stdout is a terminal.
     pub(crate) fn is_terminal(&self) -> bool {
         self.stdout.get_ref().is_terminal()
     }
@@ -94,7 +94,7 @@ impl Output {
         exit
     }
 
-    /// Whether something failed.
+    /// True if something failed.
     pub(crate) const fn has_failed(&self) -> bool {
         self.failed
     }

@@ -43,7 +43,7 @@ impl Progress {
         Self(bar)
     }
 
-    /// Whether anybody sees it; what is costly to say need not be said else.
+    /// True if it is shown; else costly text need not be made.
     pub(crate) fn is_seen(&self) -> bool {
         !self.0.is_hidden()
     }

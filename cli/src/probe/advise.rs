@@ -22,7 +22,7 @@ const BEST_RATE_FRACTION: f64 = 0.9;
 const CREDIBLE_SYNC_US_MIN: f64 = 10.0;
 /// Where one in a hundred takes so many times as long as the usual one, something else is at work too.
 const P99_TO_MEDIAN_MAX: f64 = 20.0;
-/// What the ring's registered buffers take.
+/// Memory of the ring's registered buffers.
 const RING_MEMORY_BYTES: u64 = 16 << 20;
 
 /// All that is known.
@@ -32,7 +32,7 @@ pub(super) struct Findings<'a> {
     pub(super) measured: &'a [Measured],
 }
 
-/// What to set.
+/// Settings to recommend.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Advice {
     /// `[journal] durability`.
@@ -60,14 +60,14 @@ impl Findings<'_> {
         ways.into_iter().filter_map(|way| Some((way, self.rate(way)?))).max_by(|a, b| a.1.total_cmp(&b.1))
     }
 
-    /// Whether a completed `sync_file_range` survives a power cut, as far as the kernel can tell.
+    /// True if a completed `sync_file_range` survives a power cut, as far as the kernel shows.
     pub(super) fn range_sync_is_safe(&self) -> bool {
         self.substrate.zeroing_pays()
             && self.substrate.durability_class(false).is_durable()
             && self.substrate.volatile_cache().is_none()
     }
 
-    /// Whether this way, on this space, keeps a write through a power cut.
+    /// True if this way, on this space, keeps a write through a power cut.
     pub(super) fn is_safe(&self, measured: &Measured) -> bool {
         match measured.method.way {
             Way::Written => false,
@@ -150,7 +150,7 @@ impl Findings<'_> {
         }
     }
 
-    /// What to know before one trusts a log to this folder; the worst first.
+    /// Warnings about this folder, the worst first.
     pub(super) fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if let DurabilityClass::Written { because } = self.substrate.durability_class(false) {
@@ -191,7 +191,7 @@ impl Findings<'_> {
         }
         if self.substrate.hypervisor {
             warnings.push(
-                "this looks like a virtual machine: what the kernel says about caches is the host's word, and may be wrong"
+                "this looks like a virtual machine: the kernel's report about caches comes from the host, and may be wrong"
                     .to_owned(),
             );
         }

@@ -16,7 +16,7 @@ const LATENCY_MAX_NS: u64 = 100_000_000_000;
 /// Each method is tried so often, in turn with the others, so that a slow moment of the disk is not one method's.
 const ROUNDS: u32 = 3;
 
-/// What one method costs.
+/// Cost of one method.
 #[derive(Debug)]
 pub(super) struct Measured {
     pub(super) method: Method,

@@ -74,7 +74,7 @@ pub(crate) fn pattern(text: &str) -> Result<Regex, regex::Error> {
 }
 
 impl Filter {
-    /// Whether a record is shown.
+    /// True if a record is shown.
     pub(crate) fn lets(&self, entry: &Entry<'_>) -> bool {
         self.time(entry) && self.severity(entry) && self.component(entry) && self.body(entry)
     }

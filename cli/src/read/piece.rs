@@ -1,4 +1,4 @@
-//! What a log gives, whichever way it is read.
+//! Pieces of a log, whichever way it is read.
 
 use clad_client::Chunk;
 use clad_proto::frame::{GapReason, PeerMeta, RecordsHead};
@@ -6,7 +6,7 @@ use clad_proto::{Cursor, LogId, PayloadView, ProducerId, payload_checksum};
 
 use crate::format::Entry;
 
-/// What comes next in a log.
+/// Next piece of a log.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// Records of one append.
@@ -65,7 +65,7 @@ pub(crate) struct Standing {
 }
 
 impl Gap {
-    /// What to tell a person.
+    /// Note for a person.
     pub(crate) fn note(&self) -> String {
         let last = self.to.saturating_sub(1);
         match self.reason {

@@ -59,7 +59,7 @@ impl Stream<'_> {
         }
     }
 
-    /// What comes next; nothing at the end.
+    /// Next piece; nothing at the end.
     pub(crate) async fn next(&mut self) -> Result<Option<Event>, Stop> {
         match self {
             Self::Served(stream) => stream.next().await,

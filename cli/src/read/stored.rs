@@ -46,7 +46,7 @@ impl Files {
         Ok(Self { log })
     }
 
-    /// What an operator should hear, and whether it is damage.
+    /// Note for the operator, and true if it is damage.
     pub(crate) fn notes(&self) -> impl Iterator<Item = (String, bool)> {
         let notes = self.log.notes().iter().map(|note| (note.clone(), false));
         notes.chain(self.log.faults().iter().map(|fault| (format!("DAMAGE: {fault}"), true)))
@@ -96,7 +96,7 @@ impl Files {
         match later {
             None => Ok(cursor.offset),
             Some(at) => Err(Stop::Failed(anyhow!(
-                "the cursor {cursor} belongs to a history that was given up; the log goes on from {}:{}:{}",
+                "the cursor {cursor} belongs to an abandoned history; the log continues from {}:{}:{}",
                 standing.log_id,
                 at.epoch,
                 at.first_offset
@@ -106,7 +106,7 @@ impl Files {
 }
 
 impl FilesStream<'_> {
-    /// What comes next; nothing at the end.
+    /// Next piece; nothing at the end.
     pub(crate) fn next(&mut self) -> Result<Option<Event>, Stop> {
         while self.ready.is_empty() {
             match self.reader.next_batch() {

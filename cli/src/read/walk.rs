@@ -92,7 +92,7 @@ pub(super) struct Turned {
     lines: Vec<u8>,
     /// The end of each line, and the place after its record.
     ends: Vec<(usize, Cursor)>,
-    /// What is missing in it.
+    /// Gap in it.
     pub(super) gaps: Vec<Gap>,
 }
 

@@ -114,7 +114,7 @@ impl Running {
         match self.rings.silent_for() {
             silent if silent > DEGRADED_AFTER => self.health.degraded(
                 "rings",
-                format!("the drain of the rings has not got on for {silent:.0?}: what is posted in rings waits for it; restart clad"),
+                format!("the drain of the rings has made no progress for {silent:.0?}: posted records wait for it; restart clad"),
             ),
             _ => self.health.restored("rings"),
         }
@@ -128,9 +128,9 @@ impl Running {
                 Some(reason) => {
                     self.health.not_ready("space", format!("no further segment can be opened: {reason}{advice}"));
                 }
-                None => self.health.not_ready("space", "the disk has no room for a further segment"),
+                None => self.health.not_ready("space", "the disk has no space for another segment"),
             },
-            Accepting::Closing => self.health.not_ready("stop", "clad is going down"),
+            Accepting::Closing => self.health.not_ready("stop", "clad is stopping"),
             // Reported when it happened; a look that was under way then may have reported otherwise since.
             Accepting::Failed => {
                 let reason = s.failure.as_deref().unwrap_or("a write or sync failed");

@@ -174,7 +174,7 @@ fn a_start_that_waits_for_the_disk_can_be_stopped() {
         kill(Pid::from_raw(waits.pid() as i32), signal).expect("it is there");
         waits.wait_end(TEST_TIMEOUT).unwrap_or_else(|| panic!("it waits on:\n{}", waits.said()));
         assert_eq!(waits.code(), Some(1), "{}", waits.said());
-        assert!(waits.said().contains("told to end before the log was open"), "{}", waits.said());
+        assert!(waits.said().contains("stopped before the log was open"), "{}", waits.said());
         drop(held);
         daemon.restart();
         assert_eq!(daemon.status().offsets.expect("offsets").durable, 1);

@@ -1,4 +1,4 @@
-//! What a daemon says of itself, for people and for programs.
+//! A daemon's status, for people and for programs.
 //!
 //! Invariants: the names that programs lean on (`log_id, epoch, durability, io_engine, highest_ack, offsets {received,
 //! written, durable}, segments, bytes, failed`) stay; nested names are objects, the unit is in the name; a person finds

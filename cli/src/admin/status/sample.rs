@@ -1,4 +1,4 @@
-//! What happened between two looks at a daemon: rates and quantiles.
+//! Rates and quantiles between two samples of a daemon.
 //!
 //! Invariants: nothing is made up. Without two looks there is no rate; without an observation there is no quantile;
 //! one above the last bucket is said to be above it. A daemon that was started anew between the looks counts from 0.
@@ -11,12 +11,12 @@ use clad_proto::grpc::v1::{Counters, Histogram};
 /// Less than this between two looks says nothing.
 const SAMPLE_INTERVAL_MIN: Duration = Duration::from_millis(100);
 
-/// What was counted within a time.
+/// Counts within a time.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sample {
     /// The time.
     pub(crate) window: Duration,
-    /// What was counted in it.
+    /// Counts in it.
     pub(crate) counted: Counters,
 }
 
@@ -84,7 +84,7 @@ fn histogram(now: &Histogram, before: &Histogram) -> Histogram {
     }
 }
 
-/// How many observations.
+/// Number of observations.
 pub(super) fn observations(histogram: &Histogram) -> u64 {
     histogram.counts.iter().sum()
 }

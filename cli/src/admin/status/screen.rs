@@ -30,7 +30,7 @@ pub(crate) fn still(status: &v1::StatusResponse, now_ns: u64, columns: usize) ->
     sheet.show(columns)
 }
 
-/// What changes, for who keeps looking.
+/// Changing values, for a screen that is drawn again.
 pub(crate) fn live(status: &v1::StatusResponse, sample: Option<&Sample>, now_ns: u64, columns: usize) -> String {
     let mut sheet = Sheet::default();
     sheet.row("log", format!("{}, epoch {}, {}", log_id(status), status.epoch, durability(status)));
@@ -223,7 +223,7 @@ fn state(status: &v1::StatusResponse) -> &'static str {
 fn stands_on(substrate: &v1::Substrate) -> String {
     let mut text = format!("{} at {} ({})", substrate.filesystem, substrate.mount_point, substrate.mount_options);
     if substrate.power_loss_protected {
-        text.push_str("; stated to keep its caches through power loss");
+        text.push_str("; stated to keep its data through power loss");
     }
     for device in &substrate.devices {
         let kind = if device.rotational { ", rotational" } else { "" };
@@ -261,7 +261,7 @@ fn rings(status: &v1::StatusResponse) -> String {
     )
 }
 
-/// Who has how much of what all share, where somebody has some.
+/// Owners' parts of shared resources, where an owner has some.
 fn shares(status: &v1::StatusResponse) -> String {
     let line = |share: &v1::Share| {
         let amount = |n: u64| if share.what.ends_with("_bytes") { bytes(n) } else { count(n) };

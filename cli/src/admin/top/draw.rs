@@ -1,4 +1,4 @@
-//! What `top` shows: a head, records in over time, the numbers, and what is wrong.
+//! The screen of `top`: a head, records in over time, the numbers, and problems.
 //!
 //! Invariants: what is wrong is never cut off before the numbers are; numbers are of the time between the last two
 //! looks; after a look that failed the last numbers stay, and it is said that they are old.
@@ -25,7 +25,7 @@ const CURVE_LINES: u16 = 5;
 /// One look: the status, or why there is none.
 pub(super) type Look = Result<Box<v1::StatusResponse>, String>;
 
-/// What has been seen so far.
+/// Samples so far.
 pub(super) struct Screen {
     interval: Duration,
     status: Option<Box<v1::StatusResponse>>,
@@ -189,7 +189,7 @@ mod tests {
         for (columns, lines) in [(80, 24), (60, 14), (40, 10), (200, 60)] {
             let text = shown(&failed, columns, lines);
             assert!(text.contains("The journal has failed (EIO)"), "{columns} x {lines}:\n{text}");
-            assert!(text.contains("ails it."), "to its end, {columns} x {lines}:\n{text}");
+            assert!(text.contains("for the cause."), "to its end, {columns} x {lines}:\n{text}");
         }
     }
 

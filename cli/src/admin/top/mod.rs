@@ -27,7 +27,7 @@ use crate::exit::{Exit, Outcome, Stop};
 /// Keys that wait to be looked at.
 const KEY_QUEUE_MAX: usize = 16;
 
-/// What may be said to `top`.
+/// Options of `top`.
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
     /// Seconds from one look to the next
@@ -106,7 +106,7 @@ impl Drop for Terminal {
     }
 }
 
-/// What ends it from outside.
+/// Signals that end it.
 struct Signals([Signal; 3]);
 
 impl Signals {
@@ -161,7 +161,7 @@ fn on_screen(context: &Context, args: &TopArgs, path: PathBuf, first: Box<v1::St
     })
 }
 
-/// What is typed, and that the terminal has another size: both want the screen drawn anew.
+/// Keys, and a new size of the terminal: the screen is drawn again after both.
 fn keys() -> mpsc::Receiver<Event> {
     let (sender, keys) = mpsc::channel(KEY_QUEUE_MAX);
     // It waits in the kernel for as long as nobody types, and so ends with the process, not before.

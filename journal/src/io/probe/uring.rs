@@ -67,7 +67,7 @@ fn why(error: &io::Error, disabled: Option<u32>, filtered: bool) -> String {
     match disabled {
         Some(2) => format!("switched off for everybody by sysctl kernel.io_uring_disabled = 2: {error}"),
         Some(1) if is(Errno::PERM) => {
-            format!("kept for a group by sysctl kernel.io_uring_disabled = 1 (see kernel.io_uring_group): {error}")
+            format!("reserved for a group by sysctl kernel.io_uring_disabled = 1 (see kernel.io_uring_group): {error}")
         }
         _ if is(Errno::NOSYS) && !filtered => format!("this kernel has no io_uring: {error}"),
         _ if filtered && (is(Errno::PERM) || is(Errno::NOSYS) || is(Errno::ACCESS)) => {

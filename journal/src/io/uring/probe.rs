@@ -69,7 +69,7 @@ pub(crate) fn available(dir: &OwnedFd, direct: bool, block: u32, fallbacks: &Fal
     };
     let mut ring = IoUring::new(4).map_err(refused("io_uring cannot be set up"))?;
     let mut probe = Probe::new();
-    ring.submitter().register_probe(&mut probe).map_err(refused("io_uring does not tell what it can"))?;
+    ring.submitter().register_probe(&mut probe).map_err(refused("io_uring does not report its operations"))?;
     if let Some((_, name)) = NEEDED.iter().find(|(code, _)| !probe.is_supported(*code)) {
         let text = format!("io_uring has no {name} here: threads write instead; a newer kernel has it");
         return Err(Refused(Fallback::new(FallbackReason::UringUnsupported, text)));
