@@ -6,6 +6,7 @@
 
 mod changelog;
 mod code;
+mod docs;
 mod imports;
 mod lex;
 mod links;
@@ -44,6 +45,7 @@ impl fmt::Display for Finding {
 fn findings(files: &[File]) -> Vec<Finding> {
     let mut findings = imports::check(files);
     findings.extend(links::check(files));
+    findings.extend(docs::check(files));
     findings.extend(ratchet::check(files));
     for file in files {
         findings.extend(text::check(file));
@@ -62,6 +64,9 @@ pub(crate) struct Options {
     /// Show what ties the circles between files
     #[arg(long)]
     circles: bool,
+    /// Show how long the sentences of the documents are
+    #[arg(long)]
+    sentences: bool,
 }
 
 /// `cargo xtask tidy`
@@ -69,6 +74,9 @@ pub(crate) fn run(root: &Path, options: Options) -> Result<ExitCode> {
     let mut files = walk(root)?;
     if options.circles {
         ratchet::print_circles(&files)?;
+    }
+    if options.sentences {
+        docs::print(&files);
     }
     if options.write {
         ratchet::write(root, &files)?;
