@@ -69,7 +69,7 @@ fn a_limit_on_the_size_of_files() {
 fn a_folder_that_another_clad_has() {
     let daemon = Daemon::start();
     let mut bystander = Bystander::of(&daemon);
-    let who = format!("pid {} has it: stop that", daemon.pid());
+    let who = format!("pid {} uses it: stop that", daemon.pid());
     refused(&Setup::in_folder(daemon.dir()), 1, &["in use by another clad", &daemon.dir().display().to_string(), &who]);
     bystander.is_served();
 }

@@ -116,7 +116,7 @@ fn a_stop_while_the_journal_has_failed_says_what_it_loses() {
     raw.append(1, AckLevel::Received, &[b"two", b"three"]);
     says(&daemon, &["The journal has failed"]);
     assert_eq!(daemon.term(), Some(1));
-    let lost = "could not be ended cleanly in time: what was acknowledged as `received` and not written yet is lost (2 \
+    let lost = "could not be closed cleanly in time: what was acknowledged as `received` and not written yet is lost (2 \
                 records, offsets 1 to 2); nothing that was acknowledged as `written` or `durable` is lost";
     assert!(daemon.said().contains(lost), "{}", daemon.said());
 }

@@ -185,7 +185,7 @@ fn two_segments_swapped() {
             files.insert(name(2), one);
         },
         verify: Some("segment 1"),
-        actions: &["segment 1 lay under the name of segment 2", "segment 2 had the name of segment 1"],
+        actions: &["segment 1 had the name of segment 2", "segment 2 had the name of segment 1"],
         ..Damage::default()
     }
     .both();
@@ -202,8 +202,8 @@ fn three_segments_in_each_others_place() {
         },
         verify: Some("segment 1"),
         actions: &[
-            "segment 0 lay under the name of segment 1",
-            "segment 1 lay under the name of segment 2",
+            "segment 0 had the name of segment 1",
+            "segment 1 had the name of segment 2",
             "segment 2 had the name of segment 0",
         ],
         ..Damage::default()
@@ -222,7 +222,7 @@ fn a_segment_whose_name_another_log_has() {
             files.insert(name(2), other[&name(2)].clone());
         },
         verify: Some(": belongs to another log"),
-        actions: &["segment 2 belongs to the log", "segment 2 had the name of segment 900: put back"],
+        actions: &["segment 2 belongs to the log", "segment 2 had the name of segment 900: renamed"],
         ..Damage::default()
     }
     .both();
@@ -252,7 +252,7 @@ fn a_segment_under_a_name_that_was_never_in_use() {
             files.insert(name(900), one);
         },
         verify: Some(": missing, from"),
-        actions: &["segment 1 lay under the name of segment 900: put back"],
+        actions: &["segment 1 had the name of segment 900: renamed"],
         ..Damage::default()
     }
     .both();
