@@ -36,33 +36,31 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Append lines as records and wait until they are as safe as asked for
+    /// Append lines as records, and wait until they have the level asked for
     ///
-    /// It ends with 1 at the first line that is longer than the daemon takes ([journal] max_record_bytes): no line behind it
-    /// is sent, and the last one that reached its level is named. A daemon that cannot be reached at first, or that refuses the
+    /// It ends with 1 at the first line that is longer than the daemon takes ([journal] max_record_bytes): no later line is sent, and the last one that reached its level is named. A daemon that cannot be reached at first, or that refuses the
     /// connection (too_many_connections), ends it with 1 at once: nothing was sent then, and it may be called again. Once
-    /// connected, it waits for the daemon by itself, also on a full disk, 5 minutes for each line, and sends again. To wait for
-    /// less call `timeout 30 clactl append`: it then says whether a line may be stored.
+    /// connected, it waits for the daemon by itself, also on a full disk, 5 minutes for each line, and sends again. For a shorter wait call `timeout 30 clactl append`: it then reports whether a line may be stored.
     Append(AppendArgs),
     /// Show records
     Query(QueryArgs),
     /// Show the last records, and with -f those that come
     Tail(ReadArgs),
-    /// Say how the daemon and its log are
+    /// Show the state of the daemon and its log
     Status(Shown),
     /// The same, again and again
     Top(TopArgs),
     /// List the segments of the log
     Segments(Shown),
-    /// Seal the active segment and go on in the next
+    /// Seal the active segment and continue in the next
     Rotate(Shown),
-    /// Make everything received so far durable, and say how far that is
+    /// Make everything received so far durable, and show the offset reached
     Sync(Shown),
     /// Check the files of a log, with no daemon needed
     Verify(VerifyArgs),
     /// Bring damaged files back to where a daemon starts on them; moves to quarantine/, deletes nothing
     Repair(RepairArgs),
-    /// Copy records off the host, as text, JSON lines or raw; a stopped export goes on
+    /// Copy records off the host, as text, JSON lines or raw; a stopped export can be continued
     Export(Box<ExportArgs>),
     /// Measure what each way of making a write durable costs in a folder, and recommend settings
     Probe(ProbeArgs),

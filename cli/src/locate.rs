@@ -20,7 +20,7 @@ pub(crate) struct Which {
     /// Address for records: unix://PATH, tcp://HOST:PORT, grpc://HOST:PORT, or shm://PATH for a ring on that socket [default: unix:// and clad.sock in the first that exists of $RUNTIME_DIRECTORY, /run/clad, ./clad-data] [env: CLAD_SERVER]
     #[arg(long, global = true, value_name = "ADDRESS")]
     pub(crate) server: Option<String>,
-    /// Socket that takes orders: unix://PATH [default beside --server or CLAD_SERVER unix://DIR/NAME or shm://DIR/NAME: DIR/admin.sock] [env: CLAD_ADMIN]
+    /// Socket for administration: unix://PATH [default beside --server or CLAD_SERVER unix://DIR/NAME or shm://DIR/NAME: DIR/admin.sock] [env: CLAD_ADMIN]
     #[arg(long, global = true, value_name = "unix://PATH")]
     pub(crate) admin: Option<String>,
     /// The daemon that runs as clad@NAME.service
@@ -110,7 +110,7 @@ fn beside(server: &str, by: &str) -> Result<PathBuf, Stop> {
         // A ring is asked for by the socket for records.
         Address::Unix(path) | Address::Shm(path) => Ok(path.with_file_name("admin.sock")),
         _ => Err(Stop::usage(format!(
-            "orders go over a daemon's admin socket, and {by} {server} does not say where that is: give --admin unix://PATH"
+            "this command needs a daemon's admin socket, and {by} {server} does not give its path: give --admin unix://PATH"
         ))),
     }
 }

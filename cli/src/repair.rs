@@ -20,10 +20,10 @@ use crate::verify;
 /// Arguments of `repair`.
 #[derive(Debug, Args)]
 pub(crate) struct RepairArgs {
-    /// The data folder of a log that no daemon has
+    /// The data folder of a log that no daemon uses
     #[arg(value_name = "DIR")]
     pub(crate) dir: PathBuf,
-    /// Say what would be done, and change nothing
+    /// Show what would be done, and change nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// Form of the answer

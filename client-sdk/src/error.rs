@@ -364,7 +364,7 @@ pub enum ReadError {
     Refused(Box<ErrorInfo>),
     /// The cursor's place is in a history that was abandoned after a loss. Nothing was skipped: resume from `parting`
     /// with a new reader. Records that were read from there on are not in the log.
-    #[error("the cursor {cursor} belongs to a history that was given up{}", parting_text(.parting))]
+    #[error("the cursor {cursor} belongs to an abandoned history{}", parting_text(.parting))]
     CursorAbandoned {
         /// The place that was asked for.
         cursor: clad_proto::Cursor,

@@ -54,7 +54,7 @@ impl Access {
             Err(_) => {
                 tracing::warn!(
                     uid,
-                    "the groups of a user are not known within {GROUP_LOOKUP_TIMEOUT:?} (does a name service hang?): he may not read"
+                    "the groups of a user are not known within {GROUP_LOOKUP_TIMEOUT:?} (does a name service hang?): this user may not read"
                 );
                 false
             }
@@ -130,7 +130,7 @@ mod tests {
             }
         };
         let ((first, second), ()) = tokio::join!(waits, others);
-        assert!(!first && !second, "nobody says that he may");
+        assert!(!first && !second, "no rule allows it");
         assert_eq!(ASKED.load(Ordering::SeqCst), 20, "once for each");
         ANSWERS.store(true, Ordering::SeqCst);
         let mut answer = access.ask(HANGS, 1, Gid::from_raw(77));

@@ -15,16 +15,14 @@ use crate::exit::Exit;
 use crate::life::check::check;
 use crate::life::reload::reload;
 
-/// The Central Logging Authority of this host: takes log records and says exactly how safe each one is.
+/// The Central Logging Authority of this host: takes log records and reports how safe each one is.
 #[derive(Debug, Parser)]
 #[command(
     name = "clad",
     version,
     about,
     max_term_width = 100,
-    after_help = "Signals: HUP reload; USR1 sync; USR2 rotate; TERM and INT drain, sync and end.\nExit codes: 0 done; 1 \
-                  it failed, or the data folder is locked, foreign or read-only; 2 the call was wrong; 78 the \
-                  configuration is bad, or this disk cannot keep what the policy promises."
+    after_help = "Signals: HUP reload; USR1 sync; USR2 rotate; TERM and INT drain, sync and end.\nExit codes: 0 done; 1 it failed, or the data folder is locked, foreign or read-only; 2 the call was wrong; 78 the configuration is bad, or this disk cannot keep the promise of the policy."
 )]
 pub struct Cli {
     /// What to do.
@@ -54,16 +52,13 @@ pub struct LayerFlags {
 pub enum Command {
     /// Run the daemon (also without a command)
     Run,
-    /// Check the configuration and say what the daemon would do
+    /// Check the configuration and show what the daemon would do
     Check,
     /// Send HUP to a daemon and wait until it has taken or refused its configuration (for ExecReload=)
     ///
-    /// Says what the daemon made of it, with the names of the keys. A process that is no clad that serves gets no signal:
-    /// its $RUNTIME_DIRECTORY tells; where that is not set here, it is read from the daemon's environment, which root and
-    /// the daemon's user may. Of the options below none counts here: the daemon reads its own configuration again.
+    /// Prints the daemon's result, with the names of the keys. Only a serving clad gets the signal: it is found by its $RUNTIME_DIRECTORY. Where that is not set here, it is read from the daemon's environment, which root and the daemon's user may do. The options below have no effect here: the daemon reads its own configuration again.
     #[command(
-        after_help = "Exit codes: 0 the new configuration is in force; 78 it was refused and the old one goes on; \
-                            1 there is no such daemon, it ended, or it did not say within 60 s how that went."
+        after_help = "Exit codes: 0 the new configuration is in force; 78 it was refused and the old one stays in force; 1 there is no such daemon, it ended, or it reported no result within 60 s."
     )]
     Reload {
         /// Process id of the daemon
@@ -152,8 +147,7 @@ fn unless_rings(stored: bool, exit: Exit) -> Exit {
         Exit::Config if stored => {
             say(
                 io::stderr(),
-                "clad: the service manager holds rings of the daemon before this one, and would let them go with what is posted in \
-                 them if this were the end of it: it ends in 1 and not in 78, to be tried again until that is mended\n",
+                "clad: the service manager holds rings of the earlier daemon, and would drop them and their posted records after exit code 78: the exit code is 1, so that it starts again until the error is corrected\n",
             );
             Exit::Failed
         }

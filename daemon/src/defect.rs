@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Message where a thread cannot continue.
 fn last_words(who: &str) -> String {
-    format!("{who} has met a defect of clad and cannot go on: clad ends (nothing acknowledged is lost)\n")
+    format!("{who} found a defect of clad and cannot continue: clad ends (nothing acknowledged is lost)\n")
 }
 
 /// Does a thread's work; a panic in it ends the process.

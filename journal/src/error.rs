@@ -48,8 +48,7 @@ pub enum OpenError {
     },
     /// The device does not give a segment's header, with which all of its records would be lost. Nothing was changed.
     #[error(
-        "the header of segment {segment} cannot be read ({source}): nothing was touched; if it stays so, have \
-         `clactl repair` take that file out of the way, and the rest of the log goes on"
+        "the header of segment {segment} cannot be read ({source}): nothing was touched; if it remains so, let `clactl repair` move that file away, and the rest of the log stays in use"
     )]
     Unreadable {
         /// Its number.
@@ -84,8 +83,7 @@ fn meta_lost(dir: &str, segments: usize) -> String {
     match segments {
         0 => format!("{dir} holds no log: neither clad.meta nor a segment can be read there"),
         n => format!(
-            "{dir} holds {n} segments but no readable clad.meta: nothing was touched; restore clad.meta, or have \
-             `clactl repair` make it anew from the segments, or move them away to start a new log"
+            "{dir} holds {n} segments but no readable clad.meta: nothing was touched; restore clad.meta, or let `clactl repair` rebuild it from the segments, or move them away to start a new log"
         ),
     }
 }
@@ -109,7 +107,7 @@ pub enum AppendError {
         expected: u64,
     },
     /// Partly stored.
-    #[error("what is stored of this append is a part of it, or lies in several places: {expected} is next")]
+    #[error("only a part of this append is stored, or several parts are stored apart: {expected} is next")]
     Overlap {
         /// The sequence that is next.
         expected: u64,
@@ -139,7 +137,7 @@ pub enum AppendError {
         limit: u32,
     },
     /// No space for a further segment.
-    #[error("the disk has no room for a further segment")]
+    #[error("the disk has no space for another segment")]
     NoSpace,
     /// Its owner has the most bytes in the stored log that one may have; retention makes room.
     #[error(

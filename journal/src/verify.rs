@@ -198,7 +198,7 @@ impl Check {
                 // And of one that has lost its end another batch is the last.
                 if said.last_batch_checksum == is.last_batch_checksum || self.before_is_cut {
                     let text =
-                        format!("segment {}: its footer was made anew after segment {} was", is.number, part.number);
+                        format!("segment {}: its footer was rebuilt after segment {} was", is.number, part.number);
                     self.report.notes.push(text);
                 } else {
                     let text = "the segment before is not the one that was there when this was sealed";

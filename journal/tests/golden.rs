@@ -423,7 +423,7 @@ fn a_reader_made_from_the_document_returns_what_may_be_believed() {
     let mut damaged = bytes;
     damaged[4416 + 100] ^= 1;
     let damaged = reader::segment(&damaged).unwrap();
-    assert_eq!(reader::believe(&damaged, before), (vec![0], 1002, vec![]), "never vouched for as durable");
+    assert_eq!(reader::believe(&damaged, before), (vec![0], 1002, vec![]), "never confirmed as durable");
     assert_eq!(reader::believe(&damaged, same_boot), (vec![0], 1003, vec![(1002, 1003)]), "damage");
     assert_eq!(reader::believe(&damaged, latched), (vec![0], 1002, vec![]), "a failure was latched");
     // A start that was cut had found it proven, by a batch that it has written over.

@@ -1,11 +1,11 @@
-//! The whole journal: who takes its jobs, what its threads are told of, how it fails, and how it ends.
+//! The whole journal: who takes its jobs, what its threads learn, how it fails, and how it ends.
 //!
 //! What must hold in every order, with no time passing:
-//! - **Somebody keeps the time**: a log that falls idle is vouched for, a failed one recovers, because who sleeps has named
+//! - **Somebody keeps the time**: a log that falls idle gets its commit marker, a failed one recovers, because who sleeps has named
 //!   the moment; nobody else wakes him.
 //! - **It never comes to rest with work waiting.** What was accepted reaches the level that its policy releases without a
 //!   timer; a rotation and a sync that were asked for are answered; a close ends, also one that is given up.
-//! - **The watermarks only grow**, whoever tells them and whoever looks, `received >= written >= durable`, and stand still
+//! - **The watermarks only grow**, whoever publishes and whoever reads them, `received >= written >= durable`, and stand still
 //!   from a failure until the recovery.
 //! - **A clean end has everything**: the next start finds each record that was accepted; a journal that is dropped has none.
 //! - **Every permit comes back.**
@@ -29,10 +29,10 @@ use crate::machine::Machine;
 
 /// Looks at the clock within which what was to come has come.
 const WAIT_STEPS_MAX: usize = 5_000;
-/// What a log that falls idle is vouched for after, and what a failed one recovers after.
+/// Time after which an idle log gets its commit marker, and time after which a failed one recovers.
 const IDLE_COMMIT_MARKER_DELAY: Duration = Duration::from_millis(100);
 const RECOVERY_RETRY: Duration = Duration::from_secs(1);
-/// What gathers beside a write goes by itself after.
+/// Time after which the open batch goes beside a write.
 const GROUP_COMMIT_DELAY: Duration = Duration::from_millis(5);
 /// A segment is old then.
 const ROTATE_NEVER: Duration = Duration::from_secs(3600);
@@ -69,7 +69,7 @@ pub struct Scene {
     pub syncs: usize,
     /// A write into a segment fails, once.
     pub fails: bool,
-    /// Producers make the writes that they owe.
+    /// Producers make their deferred writes.
     pub deferring: bool,
     /// When all is done the log falls idle, and time passes.
     pub idles: bool,
@@ -131,26 +131,39 @@ pub const SCENES: &[Scene] = &[
     Scene { name: "idle, a ring", idles: true, ..BASE },
     Scene { name: "idle, threads", idles: true, ring: false, ..BASE },
     Scene { name: "rested, a slow write, threads", producers: TWO, rested: true, slow: true, ring: false, ..BASE },
-    Scene { name: "owing, a ring", deferring: true, rotations: 1, ..BASE },
-    Scene { name: "owing, threads", deferring: true, ring: false, rotations: 1, ..BASE },
-    Scene { name: "owing, fire_and_forget, threads", policy: FORGET, deferring: true, ring: false, syncs: 1, ..BASE },
-    Scene { name: "owing, a failure, threads", deferring: true, fails: true, ring: false, ..BASE },
-    Scene { name: "owing, a failure, a ring", deferring: true, fails: true, ..BASE },
-    Scene { name: "owing, closed meanwhile, a ring", deferring: true, end: End::ClosedMeanwhile, ..BASE },
-    Scene { name: "owing, closed meanwhile, threads", deferring: true, ring: false, end: End::ClosedMeanwhile, ..BASE },
+    Scene { name: "deferred, a ring", deferring: true, rotations: 1, ..BASE },
+    Scene { name: "deferred, threads", deferring: true, ring: false, rotations: 1, ..BASE },
     Scene {
-        name: "owing, per_message, a ring, a full segment",
+        name: "deferred, fire_and_forget, threads",
+        policy: FORGET,
+        deferring: true,
+        ring: false,
+        syncs: 1,
+        ..BASE
+    },
+    Scene { name: "deferred, a failure, threads", deferring: true, fails: true, ring: false, ..BASE },
+    Scene { name: "deferred, a failure, a ring", deferring: true, fails: true, ..BASE },
+    Scene { name: "deferred, closed meanwhile, a ring", deferring: true, end: End::ClosedMeanwhile, ..BASE },
+    Scene {
+        name: "deferred, closed meanwhile, threads",
+        deferring: true,
+        ring: false,
+        end: End::ClosedMeanwhile,
+        ..BASE
+    },
+    Scene {
+        name: "deferred, per_message, a ring, a full segment",
         policy: Policy::PerMessage,
         deferring: true,
         producers: &[&[LARGE; 3], &[100, LARGE, 100], &[100]],
         ..BASE
     },
-    Scene { name: "owing, idle, a ring", deferring: true, idles: true, ..BASE },
-    Scene { name: "owing, idle, threads", deferring: true, idles: true, ring: false, ..BASE },
-    Scene { name: "owing, alone, idle, threads", producers: ONE, deferring: true, idles: true, ring: false, ..BASE },
-    Scene { name: "owing, rested, threads", deferring: true, rested: true, ring: false, rotations: 1, ..BASE },
+    Scene { name: "deferred, idle, a ring", deferring: true, idles: true, ..BASE },
+    Scene { name: "deferred, idle, threads", deferring: true, idles: true, ring: false, ..BASE },
+    Scene { name: "deferred, alone, idle, threads", producers: ONE, deferring: true, idles: true, ring: false, ..BASE },
+    Scene { name: "deferred, rested, threads", deferring: true, rested: true, ring: false, rotations: 1, ..BASE },
     Scene {
-        name: "owing, rested, a failure, threads",
+        name: "deferred, rested, a failure, threads",
         deferring: true,
         rested: true,
         fails: true,
@@ -158,7 +171,7 @@ pub const SCENES: &[Scene] = &[
         ..BASE
     },
     Scene {
-        name: "owing, rested, closed meanwhile, threads",
+        name: "deferred, rested, closed meanwhile, threads",
         deferring: true,
         rested: true,
         ring: false,
@@ -166,7 +179,7 @@ pub const SCENES: &[Scene] = &[
         ..BASE
     },
     Scene {
-        name: "owing, rested, a slow write, threads",
+        name: "deferred, rested, a slow write, threads",
         producers: TWO,
         deferring: true,
         rested: true,
@@ -174,7 +187,7 @@ pub const SCENES: &[Scene] = &[
         ring: false,
         ..BASE
     },
-    Scene { name: "owing, given up, threads", deferring: true, ring: false, end: End::Abandoned, ..BASE },
+    Scene { name: "deferred, abandoned, threads", deferring: true, ring: false, end: End::Abandoned, ..BASE },
     Scene { name: "closed meanwhile, a ring", end: End::ClosedMeanwhile, rotations: 1, ..BASE },
     Scene { name: "closed meanwhile, threads", end: End::ClosedMeanwhile, ring: false, rotations: 1, ..BASE },
     Scene { name: "given up, a ring", end: End::Abandoned, rotations: 1, ..BASE },
@@ -251,7 +264,7 @@ pub fn run(scene: &Scene, faults: Faults) {
         while journal.watermarks().received < 3 {
             thread::yield_now();
         }
-        pass_time(&journal, &clock, "what gathers beside a slow write", GROUP_COMMIT_DELAY, || {
+        pass_time(&journal, &clock, "the open batch beside a slow write", GROUP_COMMIT_DELAY, || {
             journal.watermarks().durable == 3
         });
     }
@@ -333,7 +346,7 @@ fn produce(journal: &Journal, scene: &Scene, id: u8, sizes: &[usize], permits: &
     got
 }
 
-/// Takes an append, and makes the write that is owed, one in three times by others.
+/// Takes an append, and makes the deferred write, one in three times by others.
 fn take(journal: &Journal, scene: &Scene, append: Append<'_>) -> Result<Accepted, AppendError> {
     if !scene.deferring {
         return append.submit(journal);
@@ -351,7 +364,7 @@ fn take(journal: &Journal, scene: &Scene, append: Append<'_>) -> Result<Accepted
     Ok(accepted)
 }
 
-/// Waits until a record has the highest level that no timer is needed for, or was told as "maybe written".
+/// Waits until a record has the highest level that no timer is needed for, or was answered "maybe written".
 fn wait_for(journal: &Journal, scene: &Scene, accepted: &Accepted) {
     let timed = matches!(scene.policy, Policy::FireAndForget { .. });
     let (level, end, never) =
@@ -397,11 +410,11 @@ fn let_recover(journal: &Journal, clock: &SimClock) {
     pass_time(journal, clock, "the recovery", RECOVERY_RETRY, || journal.watermarks().accepting != Accepting::Failed);
 }
 
-/// Lets time pass until an idle log has vouched for its last watermarks.
+/// Lets time pass until the commit marker of an idle log has its last watermarks.
 fn await_commit_marker(journal: &Journal, clock: &SimClock, disk: &SimDisk) {
     let written = || disk.counters_of(&segment_name(0)).writes;
     let before = written();
-    pass_time(journal, clock, "the vouch of an idle log", IDLE_COMMIT_MARKER_DELAY, || written() > before);
+    pass_time(journal, clock, "the commit marker of an idle log", IDLE_COMMIT_MARKER_DELAY, || written() > before);
 }
 
 /// Lets time pass, to the next moment at which somebody has asked to be woken, until something has come of it. It must
@@ -421,7 +434,7 @@ fn pass_time(journal: &Journal, clock: &SimClock, what: &str, within: Duration, 
     panic!("nobody keeps the time for {what}");
 }
 
-/// Looks at every change that it is told of, until the journal is gone.
+/// Looks at every change that is reported to it, until the journal is gone.
 fn watch(journal: &Journal) -> thread::JoinHandle<()> {
     let mut watermarks = journal.subscribe();
     thread::spawn(move || {

@@ -1,6 +1,6 @@
 //! The latch on a file that several threads write to.
 //!
-//! What must hold in every order: an operation that begins when a failure has been told is refused, without asking the
+//! What must hold in every order: an operation that begins when a failure was reported is refused, without asking the
 //! disk; all refusals name one and the same first failure; what was under way may still end either way.
 
 use std::io;
@@ -68,7 +68,7 @@ fn model(latched: fn(Arc<dyn File>) -> Arc<dyn File>) {
     let file = latched(Arc::new(Slow(disk.create("file", Access::WriteDirect).expect("a sound disk"))));
     disk.fail_next(OpKind::Write, "file", Fault::Io);
     disk.fail_next(OpKind::SyncData, "file", Fault::Io);
-    // The first failure that anybody was told, once somebody was.
+    // The first failure that was reported, if any.
     let reported: Arc<Mutex<Option<String>>> = Arc::default();
     let writers = [0u64, 1, 2].map(|which| {
         let (file, reported) = (file.clone(), reported.clone());
@@ -80,7 +80,7 @@ fn model(latched: fn(Arc<dyn File>) -> Arc<dyn File>) {
                     _ => file.write_at(IoBuf::zeroed(4096), which * 4096, Durability::Written).1,
                 };
                 let refusal = done.as_ref().err().and_then(Latched::of).cloned();
-                assert!(!late || refusal.is_some(), "it goes on after a failure was told: {done:?}");
+                assert!(!late || refusal.is_some(), "it continues after a reported failure: {done:?}");
                 if let Err(error) = done {
                     let mut reported = reported.lock().expect("whole");
                     let first = refusal.map(|latched| latched.first);

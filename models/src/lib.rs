@@ -9,9 +9,6 @@
 //! Everything follows from one seed, and the same seed finds the same again.
 
 #[cfg(feature = "journal")]
-#[allow(unreachable_pub)] // what a list of wrong versions names
-pub mod crew;
-#[cfg(feature = "journal")]
 pub mod journal;
 #[cfg(feature = "journal")]
 pub mod latch;
@@ -25,6 +22,9 @@ pub mod permits;
 #[path = "../../daemon/src/ingest/quota.rs"]
 #[allow(dead_code)] // what only the daemon asks
 mod quota;
+#[cfg(feature = "journal")]
+#[allow(unreachable_pub)] // what a list of wrong versions names
+pub mod reactor;
 
 #[cfg(feature = "journal")]
 pub mod publication;

@@ -1,18 +1,18 @@
 //! The publication of the publication: `journal/src/run/waiters.rs` by itself, between those who move them and all who read.
 //!
-//! Two threads end jobs and a third looks for space; each changes the watermarks under the lock of a core and tells them when it
+//! Two threads end jobs and a third looks for space; each changes the watermarks under the lock of a core and publishes them when it
 //! has given it back, as the journal's threads do. One write fails and one recovery follows. Beside them are all kinds of
 //! readers: producers that wait for their offsets, as sessions do; a subscriber, as the metrics; one who
 //! sleeps until the listener rings, as the drain of the rings; one who waits for the end.
 //!
 //! What must hold in every order:
-//! - **No reader sees more than is so**: `received >= written >= durable`, each told value is one that the core has had, and
+//! - **No reader sees more than is so**: `received >= written >= durable`, each published value is one that the core has had, and
 //!   a producer is released by nothing but what was done for the appends given under its count of failures.
 //! - **Nothing older after something newer**: of watermarks, epochs, failures, and whether appends are taken; a version is one
 //!   value. Between a failure and the recovery the watermarks stand still.
 //! - **Who sleeps is woken**: by its mark, by the end, and by a failure whatever its mark: there is no recovery before all
 //!   who wait have heard of it. Where one has not, all threads sleep at last, and the scheduler says so.
-//! - **What is told last is what is so.**
+//! - **The last published value is the true one.**
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ struct Core {
     waiting: usize,
     /// Nothing comes any more.
     stopped: bool,
-    /// Each value that was taken to be told, by its version.
+    /// Each value that was taken for publication, by its version.
     had: HashMap<u64, Watermarks>,
     /// What was reached under each count of failures.
     reached: Vec<(u64, u64)>,
@@ -106,7 +106,7 @@ impl Core {
         Watermarks { accepting, ..self.watermarks }
     }
 
-    /// The watermarks as they are to be told.
+    /// The watermarks as they are to be published.
     fn published(&mut self) -> Watermarks {
         self.watermarks.version += 1;
         self.note()
@@ -122,7 +122,7 @@ impl Core {
     }
 }
 
-/// The part of the journal that tells watermarks.
+/// The part of the journal that publishes watermarks.
 struct Log {
     core: Mutex<Core>,
     work: Condvar,
@@ -154,7 +154,7 @@ impl Log {
         }
     }
 
-    /// Changes something that is no result of a job, and tells it.
+    /// Changes something that is no result of a job, and publishes it.
     fn publish(&self, change: impl FnOnce(&mut Core)) {
         change(&mut self.core());
         let mut core = self.core();
@@ -214,7 +214,7 @@ fn model(faults: Faults, unversioned: bool) {
     log.work.notify_all();
     workers.into_iter().for_each(|worker| worker.join().expect("a worker"));
     let published = *log.publisher.subscribe().borrow();
-    assert_eq!(published, log.core().now(), "what is told last is what is so");
+    assert_eq!(published, log.core().now(), "the last published value is the true one");
     log.publish(|core| core.closing = true);
     log.publisher.end();
     lingerer.join().expect("who waits for the end");
@@ -222,13 +222,13 @@ fn model(faults: Faults, unversioned: bool) {
     let mut late = log.publisher.watcher();
     late.now();
     let wants = Wants { written: NEVER, durable: NEVER };
-    assert_eq!(block_on(late.reached(wants)), Err(Closed), "who comes after the end is told so");
+    assert_eq!(block_on(late.reached(wants)), Err(Closed), "a waiter after the end is closed");
     drop(late);
     drop(Arc::into_inner(log).expect("nobody else has it"));
     subscriber.join().expect("the subscriber");
 }
 
-/// Appends one record and waits for its level, or is told that it failed.
+/// Appends one record and waits for its level, or gets its failure.
 fn append(log: &Log, level: Level) {
     let mut watcher = log.publisher.watcher();
     let (end, failures) = loop {
@@ -292,7 +292,7 @@ fn subscribe(log: &Log) -> thread::JoinHandle<()> {
                 follows(&before, &now);
                 before = now;
             }
-            assert_eq!(before.accepting, Accepting::Closing, "the last that was told");
+            assert_eq!(before.accepting, Accepting::Closing, "the last that was published");
         });
     })
 }
@@ -320,7 +320,7 @@ fn sleep(log: &Log, bell: &Bell) {
     let mut before = *watermarks.borrow_and_update();
     while before.accepting != Accepting::Closing {
         bell.asleep.store(true, Ordering::SeqCst);
-        if !watermarks.has_changed().expect("somebody tells") {
+        if !watermarks.has_changed().expect("there is a publisher") {
             let mut rung = bell.rung.lock().expect("it is whole");
             while !std::mem::take(&mut *rung) {
                 rung = bell.heard.wait(rung).expect("it is whole");

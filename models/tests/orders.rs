@@ -6,7 +6,7 @@
 //! models with these words in their name.
 //!
 //! An order that fails ends the process, after a line that says which: its threads are left in the middle of something.
-//! So a wrong version runs in a process of its own, which is this test again, told by an environment variable.
+//! So a wrong version runs in a process of its own, which is this test again, by an environment variable.
 
 #![allow(clippy::print_stdout)] // it says its seed and what it tried
 
@@ -17,7 +17,7 @@ use std::time::Instant;
 use clad_journal::{Fault, Faults};
 use clad_models::journal::{self, SCENES};
 use clad_models::orders::{begun, repeats, tried};
-use clad_models::{crew, latch, permits, publication};
+use clad_models::{latch, permits, publication, reactor};
 
 /// Orders of each model of the whole journal, and so many times more of the small ones.
 const ORDERS: usize = 2_000;
@@ -32,9 +32,9 @@ const WRONG: &str = "CLAD_MODEL_WRONG";
 /// How the line of an order that failed begins.
 const FAILED: &str = "FAILED ";
 /// The model of `journal/src/run/waiters.rs` alone.
-const PUBLICATION_MODEL: &str = "the watermarks as they are told";
+const PUBLICATION_MODEL: &str = "the published watermarks";
 /// The model of `daemon/src/ingest/reactor/queue.rs` alone.
-const CREW: &str = "the ingest threads";
+const REACTOR: &str = "the ingest threads";
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
@@ -72,9 +72,9 @@ fn finds(fault: Fault) -> &'static str {
     match fault {
         Fault::TurnNotPassedOn => "per_message, a ring, a full segment",
         Fault::RotationForgotten => "closed meanwhile, a ring",
-        Fault::LeavesWork => "owing, threads",
-        Fault::LeavesTheTime => "owing, alone, idle, threads",
-        Fault::CommitDelayForgotten => "owing, rested, a slow write, threads",
+        Fault::LeavesWork => "deferred, threads",
+        Fault::LeavesTheTime => "deferred, alone, idle, threads",
+        Fault::CommitDelayForgotten => "deferred, rested, a slow write, threads",
         Fault::WaitsWithoutALook
         | Fault::WatermarksPublishedApart
         | Fault::WokenTooEarly
@@ -126,7 +126,7 @@ fn every_order_keeps_what_must_hold() {
     holds("permits while the total changes", SMALL_MODEL_ORDERS_FACTOR * orders, permits::right);
     holds("the latch", SMALL_MODEL_ORDERS_FACTOR * orders, latch::right);
     holds(PUBLICATION_MODEL, SMALL_MODEL_ORDERS_FACTOR * orders, publication_model);
-    holds(CREW, SMALL_MODEL_ORDERS_FACTOR * orders, crew::right);
+    holds(REACTOR, SMALL_MODEL_ORDERS_FACTOR * orders, reactor::right);
     let wrong: Vec<_> = wrong_versions().into_iter().map(|(wrong, ..)| wrong).collect();
     let missed: Vec<_> = wrong.iter().filter(|wrong| !is_found(wrong)).collect();
     println!(
@@ -155,13 +155,13 @@ fn wrong_versions() -> Vec<Wrong> {
         ("watermarks published under a version that is there".into(), PUBLICATION_MODEL.into(), |name| {
             hold(name, FAULTY_SEED, FAULTY, publication::wrong);
         });
-    let queues = crew::WRONG.iter().map(|(wrong, _)| ((*wrong).to_owned(), CREW.to_owned(), with_queue as _));
+    let queues = reactor::WRONG.iter().map(|(wrong, _)| ((*wrong).to_owned(), REACTOR.to_owned(), with_queue as _));
     faults.chain([permits, latch, unversioned]).chain(queues).collect()
 }
 
 fn with_queue(name: &str) {
     let wrong = std::env::var(WRONG).expect("it is set here");
-    let (_, model) = crew::WRONG.iter().find(|(name, _)| *name == wrong).expect("a wrong queue");
+    let (_, model) = reactor::WRONG.iter().find(|(name, _)| *name == wrong).expect("a wrong queue");
     hold(name, FAULTY_SEED, FAULTY, *model);
 }
 
@@ -170,11 +170,11 @@ fn the_table_in_the_docs_has_every_wrong_queue() {
     let docs = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/TESTING.md")).expect("the docs");
     let named = |line: &str| {
         let (name, rest) = line.strip_prefix("| `")?.split_once("` | model |")?;
-        assert!(rest.ends_with(&format!(" | model \"{CREW}\" |")), "{line}");
+        assert!(rest.ends_with(&format!(" | model \"{REACTOR}\" |")), "{line}");
         Some(name.to_owned())
     };
     let said: Vec<String> = docs.lines().filter_map(named).collect();
-    let all: Vec<String> = crew::WRONG.iter().map(|(name, _)| (*name).to_owned()).collect();
+    let all: Vec<String> = reactor::WRONG.iter().map(|(name, _)| (*name).to_owned()).collect();
     assert_eq!(said, all, "docs/TESTING.md and models/build.rs must list the same in the same order");
 }
 

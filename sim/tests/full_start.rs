@@ -1,6 +1,6 @@
 //! A start on a disk that is full to its last block, behind a tail that is not kept.
 //!
-//! Invariants: it comes up. It frees what holds nothing, and sets the tail aside there; where nothing can be freed, the
+//! Invariants: it comes up. It frees what holds nothing, and moves the tail to quarantine there; where nothing can be freed, the
 //! tail stays in its segment, behind the end. What was acknowledged is read, the tail's bytes are somewhere, and both stay so
 //! over a further start, with the power or the process gone at any operation of the first.
 

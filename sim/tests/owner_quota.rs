@@ -114,7 +114,7 @@ fn empty_records_fill_a_share_as_well() {
     refused(&stage, 7, taken);
 }
 
-/// A reader that comes behind the retention is told what is gone, also while batches of it are in memory.
+/// A reader that comes behind the retention gets what is gone as a gap, also while batches of it are in memory.
 #[test]
 fn what_was_removed_is_not_read_from_memory() {
     let stage = stage();

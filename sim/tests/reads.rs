@@ -1,7 +1,7 @@
 //! What a start reads, counted.
 //!
 //! Invariants: after an unclean end the last segment is gone through a fixed number of times, in large pieces, however
-//! many batches are in it. The passes are the scan, what is set aside, the footer's index and producers, and what is written
+//! many batches are in it. The passes are the scan, the quarantine, the footer's index and producers, and what is written
 //! again.
 
 #![allow(dead_code)] // of the scenes, the stage alone

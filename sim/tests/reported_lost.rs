@@ -1,4 +1,4 @@
-//! Records that a start told to be lost, because the device did not give their block, and that it gives again later.
+//! Records that a start reported as lost, because the device did not give their block, and that it gives again later.
 //!
 //! Invariants: lost is lost. Their offsets stay a gap for everybody, also where the footer that named them cannot be read
 //! any more: their producers may have sent them again, and that was stored as new. Nothing else is lost by it. Without such a
@@ -43,7 +43,7 @@ fn append(stage: &mut Stage, records: u64) {
     }
 }
 
-/// The two in the middle are told to be lost.
+/// The two in the middle are reported as lost.
 fn with_reported_loss() -> Stage {
     let mut stage = killed();
     stage.disk.spoil(FIRST, BLOCK);
@@ -61,7 +61,7 @@ fn given_again(stage: &Stage) {
     stage.disk.flip(FIRST, end - 1, 1);
 }
 
-/// What a reader gets, and which offsets it is told that it cannot have.
+/// What a reader gets, and which offsets it gets as a gap.
 fn read(stage: &Stage) -> (Vec<u64>, Vec<(u64, u64)>) {
     let (mut found, mut gaps) = (Vec::new(), Vec::new());
     let mut reader = stage.journal().reader(0, Level::Durable);
@@ -106,7 +106,7 @@ fn a_start_that_scans_the_segment_again() {
     let report = stage.journal().report();
     assert_eq!((report.damage.as_slice(), report.next_offset), (&[LOST][..], 4), "{report}");
     assert_eq!(read(&stage), (vec![0, 3], vec![(1, 3)]));
-    // What can be read now was set aside for who wants to see it.
+    // What can be read now is in quarantine for inspection.
     let quarantined = stage.disk.names().into_iter().filter(|name| name.ends_with(".damaged"));
     let holds =
         |name: String, byte| stage.disk.peek(&name).is_some_and(|b| b.windows(RECORD).any(|w| w == [byte; RECORD]));
@@ -190,10 +190,10 @@ fn a_repair_that_is_cut_when_it_has_sealed_an_old_segment() {
         let expected = if is_sealed { (vec![0, 3, 4, 5], vec![(1, 3)]) } else { ((0..6).collect(), vec![]) };
         assert_eq!(read(&stage), expected, "{what}");
     }
-    assert!(cut > 0, "never is it cut when it has sealed the segment and told nobody");
+    assert!(cut > 0, "never is it cut when it has sealed the segment and reported nothing");
 }
 
-/// `clad.meta` made anew learns it from the footers.
+/// `clad.meta` made again learns it from the footers.
 #[test]
 fn a_repair_that_rebuilds_clad_meta() {
     let mut stage = with_reported_loss();
@@ -243,7 +243,7 @@ fn the_files_alone() {
 }
 
 /// A write fails, and recovery in the process finds a block below it that the device does not give. It fails as well, at any one
-/// of its operations, and is made again: that one tells what was lost, also where it finds the old segment ended already.
+/// of its operations, and is made again: that one reports what was lost, also where it finds the old segment ended already.
 #[test]
 fn a_recovery_in_the_process_that_is_made_again() {
     let failed = || {
@@ -271,14 +271,14 @@ fn a_recovery_in_the_process_that_is_made_again() {
         let what = format!("operation {at}, of {from} to {to}: {:?}", stage.journal().watermarks());
         assert_eq!(stage.journal().watermarks().losses, 1, "{what}");
         assert_eq!(lost_in_meta(&stage), [[LOST], [LOST]], "{what}");
-        // Its producer sends it again, and is not told that it is stored.
+        // Its producer sends it again, and gets no answer that it is stored.
         let again = stage.journal().append(scenes::one(1, &[2; RECORD]));
         assert!(matches!(again, Err(AppendError::Skipped { expected: 5 })), "{again:?}, {what}");
         assert_eq!(read(&stage), (vec![0, 3, 4], vec![(1, 3)]), "{what}");
     }
 }
 
-/// What is lost with a segment that is not there comes back when its file does: it is not noted, be the start that tells it cut
+/// What is lost with a segment that is not there comes back when its file does: it is not noted, be the start that reports it cut
 /// at any one of its operations, and what it had sealed by then found by the next.
 #[test]
 fn what_went_with_a_missing_segment_is_not_noted() {
@@ -321,7 +321,7 @@ fn what_went_with_a_missing_segment_is_not_noted() {
 }
 
 /// A segment that was sealed long ago has lost its footer, and a block of it is not given. The start that seals it again is cut at
-/// any one of its operations: what it gives up lies below where the epoch began, and the next start tells it all the same; so it does
+/// any one of its operations: what it gives up lies below where the epoch began, and the next start reports it all the same; so it does
 /// of what the segment begins with.
 #[test]
 fn a_start_that_is_cut_when_it_has_sealed_an_old_segment_again() {
@@ -360,7 +360,7 @@ fn sealed_again_and_cut(block: u64, lost: Damage) {
 }
 
 /// A sync fails and takes along what was written and is held by nobody any more; so does the recovery, at any one of its
-/// operations, and is made again. Each record is there then, or told.
+/// operations, and is made again. Each record is there then, or reported.
 #[test]
 fn what_a_failed_sync_took_along_is_reported_by_whichever_attempt_counts() {
     const RECORDS: u64 = 6;

@@ -1,9 +1,9 @@
 //! Whole histories: the same seeds every time, those that found something, fresh ones, and fresh ones with bit rot, and on a
-//! worn device.
+//! failing device.
 //!
-//! `CLAD_SEED` is the first seed, `CLAD_SIM_RUNS` how many (default a few hundred; `CLAD_SIM_WORN` of those on a worn device),
+//! `CLAD_SEED` is the first seed, `CLAD_SIM_RUNS` how many (default a few hundred; `CLAD_SIM_FAILING` of those on a failing device),
 //! `CLAD_SIM_FIXED` how many are the same every time (default 300; a quarter as many with bit rot),
-//! `CLAD_SIM_LOOK` after one life in how many the files are looked at without the journal (default 16), `CLAD_SIM_TRACE` tells
+//! `CLAD_SIM_LOOK` after one life in how many the files are looked at without the journal (default 16), `CLAD_SIM_TRACE` prints
 //! what happened before a rule was broken.
 
 #![allow(clippy::print_stdout)] // it says its seeds and what was done
@@ -22,7 +22,7 @@ fn number(name: &str) -> Option<u64> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Media {
     Sound,
-    /// A vouch cannot be written back, and its block is lost.
+    /// A commit marker cannot be written back, and its block is lost.
     WriteBack,
     /// The same, and producers come and go, more of them than there are places.
     Turnover,
@@ -104,7 +104,7 @@ fn read(dir: &Path, rest: &mut Rest) -> Result<(), String> {
 /// All of them, and then the broken ones.
 fn run_all(name: &str, first: u64, runs: u64) {
     let all = run_each(name, runs, Media::WriteBack, (0..runs).map(|i| first.wrapping_add(i)));
-    println!("{name}: {} blocks were lost with a vouch, and written again", all.commit_markers_lost);
+    println!("{name}: {} blocks were lost with a commit marker, and written again", all.commit_markers_lost);
     assert!(
         runs < 100 || all.commit_markers_lost > runs / 20,
         "only {} such blocks: nothing is shown",
@@ -175,7 +175,7 @@ fn found_seeds() {
     run_each("found", FOUND.len() as u64, Media::Sound, FOUND.into_iter());
 }
 
-/// The same where a vouch cannot be written back.
+/// The same where a commit marker cannot be written back.
 const FOUND_WRITE_BACK: [u64; 1] = [1795321546700607871];
 
 #[test]
@@ -271,11 +271,11 @@ fn fixed_bit_rot_seeds() {
 
 fn run_bit_rot(first: u64, runs: u64) {
     let all = run_each("rot", runs, Media::BitRot, (0..runs).map(|i| first.wrapping_add(i)));
-    println!("rot: {} bits turned over, {} ranges were told to be lost, nothing else", all.bit_rot, all.gaps);
+    println!("rot: {} bits turned over, {} ranges were reported lost, nothing else", all.bit_rot, all.gaps);
     assert!(runs < 100 || all.gaps > runs / 10, "only {} ranges: nothing is shown", all.gaps);
 }
 
-/// The same on a worn device.
+/// The same on a failing device.
 const FOUND_FAILING_DEVICE: [u64; 19] = [
     10002232,
     20002217,
@@ -300,35 +300,45 @@ const FOUND_FAILING_DEVICE: [u64; 19] = [
 
 #[test]
 fn found_failing_device_seeds() {
-    run_each("found worn", FOUND_FAILING_DEVICE.len() as u64, Media::FailingDevice, FOUND_FAILING_DEVICE.into_iter());
+    run_each(
+        "found failing device",
+        FOUND_FAILING_DEVICE.len() as u64,
+        Media::FailingDevice,
+        FOUND_FAILING_DEVICE.into_iter(),
+    );
 }
 
-/// So many fixed histories on a worn device.
+/// So many fixed histories on a failing device.
 const FAILING_DEVICE_RUNS: u64 = 200;
 
-/// On a worn device: sectors that cannot be read for good, half of them nor written, and `clad.meta` without both its slots.
+/// On a failing device: sectors that cannot be read for good, half of them nor written, and `clad.meta` without both its slots.
 #[test]
 fn fixed_failing_device_seeds() {
-    let all = run_each("worn", FAILING_DEVICE_RUNS, Media::FailingDevice, 0..FAILING_DEVICE_RUNS);
+    let all = run_each("failing device", FAILING_DEVICE_RUNS, Media::FailingDevice, 0..FAILING_DEVICE_RUNS);
     print_failing_device(&all);
     let shown = all.bad_sectors.min(all.refused).min(all.gaps) > FAILING_DEVICE_RUNS / 10
         && all.repaired > FAILING_DEVICE_RUNS / 100;
     assert!(shown, "too little of something: nothing is shown");
 }
 
-/// Fresh ones: as many as `CLAD_SIM_WORN` says, else a twentieth. Each takes five times as long as one on a sound device.
+/// Fresh ones: as many as `CLAD_SIM_FAILING` says, else a twentieth. Each takes five times as long as one on a sound device.
 #[test]
 fn failing_device_seeds() {
     let (first, runs) = fresh(200);
-    let runs = number("CLAD_SIM_WORN").unwrap_or(runs.div_ceil(20));
-    println!("simulation: a worn device: CLAD_SEED={first} CLAD_SIM_RUNS={runs}");
-    print_failing_device(&run_each("worn", runs, Media::FailingDevice, (0..runs).map(|i| first.wrapping_add(i))));
+    let runs = number("CLAD_SIM_FAILING").unwrap_or(runs.div_ceil(20));
+    println!("simulation: a failing device: CLAD_SEED={first} CLAD_SIM_RUNS={runs}");
+    print_failing_device(&run_each(
+        "failing device",
+        runs,
+        Media::FailingDevice,
+        (0..runs).map(|i| first.wrapping_add(i)),
+    ));
 }
 
 fn print_failing_device(all: &Stats) {
     println!(
-        "worn: {} sectors went bad, {} bits turned over, {} starts were refused for it by name, {} segments taken away by repair, \
-         {} ranges were told to be lost, nothing else",
+        "failing device: {} sectors went bad, {} bits turned over, {} starts were refused for it by name, {} segments taken away by repair, \
+         {} ranges were reported lost, nothing else",
         all.bad_sectors, all.bit_rot, all.refused, all.repaired, all.gaps
     );
 }

@@ -2,7 +2,7 @@
 //!
 //! Invariants: the loss of one slot costs nothing, whichever it is and whenever: no record, no offset, no epoch, nothing
 //! of what retention had removed. With both gone a start refuses and has changed nothing. A prepared segment that cannot be
-//! read is made anew, where `clad.meta` proves that it is not in use. A start that found damage and is cut at any operation
+//! read is made again, where `clad.meta` proves that it is not in use. A start that found damage and is cut at any operation
 //! leaves an epoch behind that speaks for nothing that is lost.
 
 #![allow(dead_code)] // of the scenes, the stage alone
@@ -271,7 +271,7 @@ fn the_slot_that_is_left_is_not_put_at_risk() {
     assert!(ops > 20, "{ops} operations");
 }
 
-/// Two records in the newest segment, of which the second has rotted: that it was durable a vouch alone proves.
+/// Two records in the newest segment, of which the second has rotted: that it was durable a commit marker alone proves.
 fn bit_rot_before_commit_marker() -> (Stage, Shown, String) {
     let mut stage = stage();
     append(&mut stage);
@@ -281,13 +281,13 @@ fn bit_rot_before_commit_marker() -> (Stage, Shown, String) {
     stage.die();
     let active = name(slots(&stage)[newest(&stage) as usize].highest_segment);
     let bytes = stage.disk.peek(&active).expect("it is there");
-    stage.disk.install(&active, &bytes); // the vouch too, which nobody syncs
+    stage.disk.install(&active, &bytes); // the commit marker too, which nobody syncs
     let second = bytes.windows(RECORD).position(|w| w.iter().all(|b| *b == 2)).expect("the second record");
     stage.disk.flip(&active, second as u64, 1);
     (stage, before, active)
 }
 
-/// What proves that the last record was durable is a vouch, which lies where the start that misses it writes the footer, and
+/// What proves that the last record was durable is a commit marker, which lies where the start that misses it writes the footer, and
 /// that start is cut at each of its operations: the next one comes to the same log.
 #[test]
 fn a_start_that_names_damage_is_cut_anywhere() {
@@ -499,7 +499,7 @@ fn what_a_cut_start_had_proven_is_not_replaced_by_less() {
         stage.die();
         let last = name(in_use(&stage));
         let bytes = stage.disk.peek(&last).expect("it is there");
-        stage.disk.install(&last, &bytes); // the vouch too, which nobody syncs
+        stage.disk.install(&last, &bytes); // the commit marker too, which nobody syncs
         let at = |bytes: &[u8], offset: u64| {
             let found = bytes.windows(RECORD).position(|w| w.iter().all(|b| u64::from(*b) == offset + 1));
             found.expect("the record") as u64

@@ -89,7 +89,7 @@ fn a_header_that_the_start_needs() {
     }
 }
 
-/// A repair has moved a segment, and failed before that was durable. A start that tells it to be missing makes it so: the power
+/// A repair has moved a segment, and failed before that was durable. A start that reports it missing makes it so: the power
 /// fails, and it is still gone.
 #[test]
 fn what_is_reported_missing_is_not_back_after_a_power_cut() {

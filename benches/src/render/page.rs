@@ -97,7 +97,8 @@ fn section(name: &str, title: &str, about: &str, results: &Results) -> (String, 
     text += &rows;
     text += "\n";
     for (file, svg_title, _) in &plots {
-        text += &format!("![{svg_title}](benchmarks/{file})\n");
+        let within = svg_title.strip_prefix(title).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(svg_title);
+        text += &format!("![{within}](benchmarks/{file})\n");
     }
     text += "\n";
     (text, plots.into_iter().map(|(file, _, svg)| (file, svg)).collect())
@@ -111,8 +112,7 @@ fn stood_on(results: &Results) -> String {
         seconds => format!(" of {} s", count(seconds)),
     };
     format!(
-        "{}; {}. {} processors{virtual_machine}, Linux {}, scheduling: {}. Medians of {} rounds{time}, with the least and the \
-         greatest.",
+        "{}; {}. {} processors{virtual_machine}, Linux {}, scheduling: {}. Medians of {} rounds{time}.",
         results.ground.filesystem,
         results.ground.disks.join("; "),
         machine.processors,

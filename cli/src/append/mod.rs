@@ -111,7 +111,7 @@ async fn append(args: &AppendArgs, address: Address) -> Result<Done, Stop> {
     let connected = interrupt.or(builder.connect()).await;
     let interrupted = || Stop::Failed(anyhow!("interrupted; nothing was sent"));
     let producer = connected.ok_or_else(interrupted)?.map_err(|error| unreachable(&error))?;
-    let log = producer.log().ok_or_else(|| Stop::Failed(anyhow!("the daemon said nothing about its log")))?;
+    let log = producer.log().ok_or_else(|| Stop::Failed(anyhow!("the daemon did not describe its log")))?;
     if args.ack == Some(AckLevel::Posted)
         && let Some(why) = producer.why_no_ring()
     {

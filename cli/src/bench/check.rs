@@ -102,7 +102,7 @@ impl<'a> Ledger<'a> {
                 }
             }
             Some(first) => self.fault(|| {
-                format!("record {} of connection {connection} lies at {offset}, its ack said {first}", id.record)
+                format!("record {} of connection {connection} is at {offset}, its ack named {first}", id.record)
             }),
             None => self.fault(|| format!("the record at offset {offset} was never sent")),
         }
@@ -111,7 +111,7 @@ impl<'a> Ledger<'a> {
     fn end(mut self) -> Checked {
         let missing = self.acked - self.checked.verified;
         if missing > 0 {
-            self.fault(|| format!("{missing} acked records were not found where their acks said"));
+            self.fault(|| format!("{missing} acked records were not found at their acked offsets"));
         }
         self.checked
     }
@@ -147,8 +147,8 @@ mod tests {
     fn faults() {
         let flights = flights();
         for (all, fault) in [
-            (&[(0, 4, 0)][..], "5 acked records were not found where their acks said"),
-            (&[(0, 4, 1)], "record 4 of connection 0 lies at 1, its ack said 0"),
+            (&[(0, 4, 0)][..], "5 acked records were not found at their acked offsets"),
+            (&[(0, 4, 1)], "record 4 of connection 0 is at 1, its ack named 0"),
             (&[(0, 4, 0), (0, 4, 0)], "the record at offset 0 came twice"),
             (&[(1, 2, 9)], "the record at offset 9 was never sent"),
             (&[(7, 0, 9)], "the record at offset 9 was never sent"),

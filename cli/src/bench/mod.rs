@@ -64,10 +64,10 @@ pub(crate) struct BenchArgs {
     /// With --spawn: how the load reaches the daemon; grpc and shm (rings of shared memory) go through the SDK
     #[arg(long, value_enum, value_name = "HOW", default_value_t = Transport::Unix, requires = "spawn")]
     pub(crate) transport: Transport,
-    /// Over grpc and shm: how long a thread looks for its answer before it sleeps, in seconds
+    /// Over grpc and shm: how long a thread polls for its answer before it sleeps, in seconds
     #[arg(long, value_name = "S", default_value = "0.00005", value_parser = seconds)]
     pub(crate) spin: Duration,
-    /// Over grpc and shm: a rest before each append, in seconds, in which everybody falls asleep
+    /// Over grpc and shm: a pause before each append, in seconds, long enough for all threads to sleep
     #[arg(long, value_name = "S", value_parser = seconds)]
     pub(crate) rest: Option<Duration>,
     /// Connections
@@ -188,7 +188,7 @@ fn target(context: &Context, args: &BenchArgs) -> Result<Option<Address>, Stop> 
     match (&context.which.server, args.spawn) {
         (Some(_), true) => Err(Stop::usage("--server and --spawn exclude each other")),
         (None, false) => Err(Stop::usage(
-            "bench floods a log: say which with --server ADDRESS, or --spawn for a daemon of its own in a new folder",
+            "bench floods a log: give --server ADDRESS, or --spawn for a separate daemon in a new folder",
         )),
         (None, true) => Ok(None),
         (Some(_), false) => Ok(Some(context.which.server(&context.around)?)),

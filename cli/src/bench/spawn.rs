@@ -153,7 +153,7 @@ impl Spawned {
         let deadline = clock::now() + DAEMON_TIMEOUT;
         loop {
             if let Some(status) = self.child.try_wait()? {
-                bail!("the daemon ended at once ({status}); it said:\n{}", self.said());
+                bail!("the daemon ended at once ({status}); its output:\n{}", self.said());
             }
             let answers = Wire::connect(&self.unix, Intent { append: false, read: false });
             // The admin socket comes after that one.
@@ -161,7 +161,7 @@ impl Spawned {
             match answers {
                 Ok(_) => return Ok(()),
                 Err(error) if clock::now() > deadline => {
-                    return Err(error.context(format!("the daemon does not answer; it said:\n{}", self.said())));
+                    return Err(error.context(format!("the daemon does not answer; its output:\n{}", self.said())));
                 }
                 Err(_) => thread::sleep(Duration::from_millis(20)),
             }
@@ -182,7 +182,7 @@ impl Spawned {
         while clock::now() < deadline {
             match self.child.try_wait()? {
                 Some(status) if status.success() => return Ok(()),
-                Some(status) => bail!("the daemon ended with {status}; it said:\n{}", self.said()),
+                Some(status) => bail!("the daemon ended with {status}; its output:\n{}", self.said()),
                 None => thread::sleep(Duration::from_millis(10)),
             }
         }

@@ -55,7 +55,7 @@ impl Together {
         while self.ends.len() < self.open.len() {
             events.clear();
             match epoll::wait(&self.poll, spare_capacity(&mut events), Some(&timeout)) {
-                Ok(0) => bail!("the daemon said nothing for {ANSWER_TIMEOUT:?}"),
+                Ok(0) => bail!("the daemon sent nothing for {ANSWER_TIMEOUT:?}"),
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }

@@ -171,7 +171,7 @@ impl Wire {
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN | PollFlags::OUT)];
         loop {
             match poll(&mut fds, Some(&timeout)) {
-                Ok(0) => bail!("the daemon said nothing for {ANSWER_TIMEOUT:?}"),
+                Ok(0) => bail!("the daemon sent nothing for {ANSWER_TIMEOUT:?}"),
                 // A socket that was hung up gives what is left, then its end.
                 Ok(_) => return Ok(fds[0].revents().intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR)),
                 Err(Errno::INTR) => {}
@@ -200,7 +200,7 @@ impl Wire {
                     return Ok(());
                 }
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => bail!("the daemon said nothing for {ANSWER_TIMEOUT:?}"),
+                Err(Errno::AGAIN) => bail!("the daemon sent nothing for {ANSWER_TIMEOUT:?}"),
                 Err(error) => return Err(io::Error::from(error).into()),
             }
         }

@@ -17,14 +17,14 @@ pub(crate) enum Output {
     Cat,
     /// One JSON object a line
     Json,
-    /// Whole appends as their clients made them, with their checksums (docs/FORMAT.md)
+    /// Whole appends as their clients sent them, with their checksums (docs/FORMAT.md)
     Raw,
 }
 
 /// Arguments of `export`.
 #[derive(Debug, Args)]
 pub(crate) struct ExportArgs {
-    /// The file to write; it goes on where an earlier export into it stopped. `-`, or none: standard output
+    /// The file to write; an earlier export into it is continued. `-`, or none: standard output
     #[arg(value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
     /// Form of the records
@@ -33,25 +33,25 @@ pub(crate) struct ExportArgs {
     /// Read the files in this data folder; no daemon is needed, and none is disturbed
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
-    /// The first offset that is wanted
+    /// The first offset to copy
     #[arg(long, value_name = "OFFSET", conflicts_with = "after_cursor")]
     pub(crate) from: Option<u64>,
-    /// The offset after the last that is wanted [default: everything that is durable now]
+    /// The offset after the last to copy [default: everything that is durable now]
     #[arg(long, value_name = "OFFSET")]
     pub(crate) to: Option<u64>,
-    /// Start after this place, as an earlier export or `query --show-cursor` gave it
+    /// Start after this cursor, from an earlier export or `query --show-cursor`
     #[arg(long, value_name = "CURSOR")]
     pub(crate) after_cursor: Option<Cursor>,
     /// Which of them
     #[command(flatten)]
     pub(crate) filter: FilterArgs,
-    /// Begin anew, over whatever FILE holds
+    /// Start again, and overwrite FILE
     #[arg(long)]
     pub(crate) fresh: bool,
     /// Permissions of a FILE that is made
     #[arg(long, value_name = "MODE", value_parser = mode, default_value = "0600")]
     pub(crate) mode: u32,
-    /// Make FILE durable, and note how far it is, each time so much was written
+    /// Make FILE durable, and store the progress, each time this much was written
     #[arg(long, value_name = "SIZE", default_value = "64MiB")]
     pub(crate) sync_every: ByteSize,
 }

@@ -4,7 +4,7 @@
 //! - **Below `durable` only**, under every policy: what was copied away is never gone from the log after a power cut,
 //!   where its offsets would be given to other records.
 //! - **An export to a file goes on where it stopped**, whatever stopped it. What is durable of it stands in a file beside
-//!   it ([`state`]), which is written when that much was synced and never before; a new start cuts off what lies behind
+//!   it ([`state`]), which is written when that much was synced and never before; a new start cuts off what is after
 //!   and goes on there. No record is there twice, none is missing, and the file is the one that an export without a stop
 //!   would have made.
 //! - **A log that is not the same any more is refused**: another log, or one whose history was given up below the place
@@ -64,15 +64,14 @@ pub(crate) fn run(context: &mut Context, args: &ExportArgs) -> Outcome {
         return Err(Stop::usage("--dir reads files: no --server or --instance goes with it"));
     }
     if args.from.zip(args.to).is_some_and(|(from, to)| from > to) {
-        return Err(Stop::usage("--from lies behind --to: no record is between them"));
+        return Err(Stop::usage("--from is after --to: no record is between them"));
     }
     if args.fresh && args.path().is_none() {
-        return Err(Stop::usage("--fresh begins a FILE anew, and there is none"));
+        return Err(Stop::usage("--fresh overwrites a FILE, and none is given"));
     }
     if let Some(path) = args.path().filter(|path| lies_in_a_log(path)) {
         return Err(Stop::usage(format!(
-            "{} would lie in the data folder of a log, and no daemon starts on a folder with files of others in it: name \
-             another place",
+            "{} would be in the data folder of a log, and no daemon starts on a folder with foreign files: give another path",
             path.display()
         )));
     }
@@ -175,7 +174,7 @@ async fn plan(args: &ExportArgs, filter: Filter, source: &Source, earlier: Optio
 fn not_ours(stop: Stop, resumes: bool) -> Stop {
     match stop {
         Stop::Failed(error) if resumes => Stop::Failed(error.context(
-            "the export cannot go on: what it holds is not what this log holds now; keep the file, and export into another \
+            "the export cannot continue: its records are not those of this log now; keep the file, and export into another \
              one",
         )),
         other => other,

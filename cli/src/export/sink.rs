@@ -1,7 +1,7 @@
 //! Where an export goes: a file with its state beside it, or stdout.
 //!
 //! Invariants: the state says no more than what is durable in the file. So the file is synced first and the state
-//! written then, under another name, synced and renamed; a stop in between leaves the earlier state, and what lies behind
+//! written then, under another name, synced and renamed; a stop in between leaves the earlier state, and what is after
 //! it in the file is cut off at the next start.
 
 use std::fs::File;
@@ -54,7 +54,7 @@ impl<'a> Sink<'a> {
             let cut = cut.filter(|_| tail_of(path, state.bytes).is_ok_and(|tail| tail == state.tail_crc32c));
             let Some(cut) = cut else {
                 return Err(Stop::Failed(anyhow!(
-                    "{name} is not the file that {} tells of: it was changed; --fresh begins anew",
+                    "{name} is not the file that {} describes: it was changed; --fresh starts again",
                     state::beside(path).display()
                 )));
             };
@@ -126,7 +126,7 @@ impl<'a> Sink<'a> {
         let how = match (complete, damaged) {
             (true, false) => "complete",
             (true, true) => "to the end, without what is damaged",
-            (false, _) => "interrupted: the same call goes on",
+            (false, _) => "interrupted: the same call continues it",
         };
         match &self.file {
             Some(file) => {

@@ -108,8 +108,7 @@ pub(super) fn find(file: &Path, request: &Request, fresh: bool) -> Result<Option
                     Err(Stop::usage(format!("{} is no plain file; use a pipe instead", file.display())))
                 }
                 Ok(found) if found.len() > 0 => Err(Stop::Failed(anyhow!(
-                    "{} is there, and there is no {name} that says how far an export into it has come; --fresh begins it \
-                     anew",
+                    "{} exists without {name}, which holds the progress of an export; --fresh starts again",
                     file.display()
                 ))),
                 _ => Ok(None),
@@ -117,9 +116,12 @@ pub(super) fn find(file: &Path, request: &Request, fresh: bool) -> Result<Option
         }
         Err(e) => return Err(Stop::Failed(anyhow::Error::new(e).context(name.to_string()))),
     };
-    let state: State = serde_json::from_slice(&text).with_context(|| format!("{name}; --fresh begins anew"))?;
+    let state: State = serde_json::from_slice(&text).with_context(|| format!("{name}; --fresh starts again"))?;
     if !file.exists() && state.bytes > 0 {
-        return Err(Stop::Failed(anyhow!("{name} tells of {}, which is gone; --fresh begins anew", file.display())));
+        return Err(Stop::Failed(anyhow!(
+            "{name} describes {}, which does not exist; --fresh starts again",
+            file.display()
+        )));
     }
     if state.version != VERSION {
         return Err(Stop::Failed(anyhow!("{name} is of version {}, this clactl knows {VERSION}", state.version)));

@@ -187,7 +187,7 @@ impl Findings<'_> {
         }
         if self.substrate.hypervisor {
             warnings.push(
-                "this looks like a virtual machine: what the kernel says about caches is the host's word, and may be wrong"
+                "this looks like a virtual machine: the kernel's report about caches comes from the host, and may be wrong"
                     .to_owned(),
             );
         }

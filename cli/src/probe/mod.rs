@@ -30,7 +30,7 @@ use crate::interrupt::Interrupt;
 /// Arguments of `probe`.
 #[derive(Debug, Args)]
 pub(crate) struct ProbeArgs {
-    /// The folder that a log is to lie in; it must be there, and open to writing
+    /// The folder for a log; it must exist and be writable
     #[arg(value_name = "DIR")]
     pub(crate) dir: PathBuf,
     /// Time for all measurements together

@@ -41,7 +41,7 @@ fn stands_on(dir: &Path, findings: &Findings<'_>) -> Sheet {
     let direct = match found.direct_io {
         Some(true) => "direct I/O",
         Some(false) => "no direct I/O",
-        None => "does not say whether it has direct I/O",
+        None => "does not report direct I/O",
     };
     sheet.row("folder", dir.display().to_string()).row(
         "file system",

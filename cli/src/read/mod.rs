@@ -39,10 +39,10 @@ const TAIL_RECORDS_DEFAULT: u64 = 10;
 /// Which records, and how they are shown.
 #[derive(Debug, Args)]
 pub(crate) struct ReadArgs {
-    /// Go on with what is appended later
+    /// Continue with records that are appended later
     #[arg(short, long, conflicts_with = "reverse")]
     pub(crate) follow: bool,
-    /// Only the last N of the records that are wanted (10 without a number), or `all`
+    /// Only the last N of the selected records (10 without a number), or `all`
     #[arg(short = 'n', long, value_name = "N", num_args = 0..=1, default_missing_value = "10")]
     pub(crate) lines: Option<Lines>,
     /// Newest first; the log is read in pieces, so memory stays bounded
@@ -54,10 +54,10 @@ pub(crate) struct ReadArgs {
     /// Form of a record
     #[arg(short, long, value_enum, default_value_t = Format::Short, value_name = "FORM")]
     pub(crate) output: Format,
-    /// Start after this place, as --show-cursor gave it
+    /// Start after this cursor, from --show-cursor
     #[arg(long, value_name = "CURSOR")]
     pub(crate) after_cursor: Option<Cursor>,
-    /// In the end say where the reading stopped
+    /// At the end print the cursor where the reading stopped
     #[arg(long)]
     pub(crate) show_cursor: bool,
     /// Show times in UTC
@@ -70,7 +70,7 @@ pub(crate) struct ReadArgs {
 pub(crate) struct FilterArgs {
     /// Not before this time: `2026-01-01 10:00`, `today`, `-5min`, `1 hour ago`, `@UNIX`
     ///
-    /// A record's own time counts; where it has none, the time when it was observed, else when it was appended.
+    /// A record's own time counts; without one, its observed time; without that, the time of its append.
     #[arg(short = 'S', long, value_name = "TIME", allow_hyphen_values = true)]
     pub(crate) since: Option<String>,
     /// Not after this time
@@ -185,7 +185,7 @@ impl FilterArgs {
         let pattern = self.grep.as_deref().map(filter::pattern).transpose();
         let (since, until) = (time(&self.since, "--since")?, time(&self.until, "--until")?);
         if since.zip(until).is_some_and(|(since, until)| since > until) {
-            return Err(Stop::usage("--since lies behind --until: no record is between them"));
+            return Err(Stop::usage("--since is after --until: no record is between them"));
         }
         Ok(Filter {
             since,

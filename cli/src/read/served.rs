@@ -48,8 +48,9 @@ impl Served {
     pub(crate) async fn standing(&self) -> Result<Standing, Stop> {
         let mut reader = self.reader(Start::Tail(0), false, None).await.map_err(failed)?;
         while reader.next().await.map_err(failed)?.is_some() {}
-        let end =
-            reader.cursor().ok_or_else(|| Stop::Failed(anyhow!("{} did not say where its log ends", self.address)))?;
+        let end = reader
+            .cursor()
+            .ok_or_else(|| Stop::Failed(anyhow!("{} did not report the end of its log", self.address)))?;
         let written = reader.log().map_or(end.offset, |log| log.written);
         Ok(Standing { log_id: end.log_id, end, written })
     }
@@ -109,7 +110,7 @@ impl ServedStream {
                 }
                 Err(error) => match (&error, self.follow) {
                     (ReadError::CursorAbandoned { parting: Some(parting), .. }, true) => {
-                        let lost = format!("what was shown from offset {} on did not survive", parting.offset);
+                        let lost = format!("the records shown from offset {} on did not survive", parting.offset);
                         self.resume(Start::Cursor(*parting)).await?;
                         return Ok(Some(Event::Parted(format!("-- a crash set the log back: {lost} --"))));
                     }
@@ -139,7 +140,7 @@ fn failed(error: ReadError) -> Stop {
              listeners only where allow_read is set"
         )),
         (_, Some(ErrorCode::LevelUnreachable)) => Stop::Failed(anyhow!(
-            "{error}; what leaves the host must be durable: `clactl query -o json` shows what is written"
+            "{error}; exported records must be durable: `clactl query -o json` shows the written ones"
         )),
         _ => Stop::Failed(error.into()),
     }

@@ -97,7 +97,7 @@ impl Files {
         match later {
             None => Ok(cursor.offset),
             Some(at) => Err(Stop::Failed(anyhow!(
-                "the cursor {cursor} belongs to a history that was given up; the log goes on from {}:{}:{}",
+                "the cursor {cursor} belongs to an abandoned history; the log continues from {}:{}:{}",
                 standing.log_id,
                 at.epoch,
                 at.first_offset

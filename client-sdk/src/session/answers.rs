@@ -55,7 +55,7 @@ impl<W, F> Session<W, F> {
         if answer.epoch < link.epoch && link.epoch_first.is_some_and(|first| end > first) {
             // Given in an epoch that was cut below it since: as good as not answered.
             self.requeue(at, true);
-            self.retry(now, None, "an offset of a history that was given up");
+            self.retry(now, None, "an offset of an abandoned history");
             return Ok(());
         }
         if link.unsure_below.is_some_and(|below| answer.first_seq >= below) {

@@ -148,7 +148,6 @@ fn value_at<'a>(root: &'a Value, name: &str) -> Option<&'a Value> {
 }
 
 fn stray_warning(strays: &[String]) -> Option<String> {
-    (!strays.is_empty()).then(|| {
-        format!("left alone, since only CLAD_SECTION__KEY (two underscores) sets a key: {}", strays.join(", "))
-    })
+    (!strays.is_empty())
+        .then(|| format!("ignored: only CLAD_SECTION__KEY (two underscores) sets a key: {}", strays.join(", ")))
 }

@@ -209,7 +209,7 @@ fn room_for_a_segment(free: Field<u64>, reserve: Field<u64>, segment: Field<u64>
         let (value, least) = ((free.of)(config), (reserve.of)(config).saturating_add((segment.of)(config)));
         (value > 0 && value < least).then(|| {
             format!(
-                "{} never comes to anything: with less than `{}` + `{}` = {} free no further segment is begun, so set at least \
+                "{} has no effect: with less than `{}` + `{}` = {} free no further segment is begun, so set at least \
                  that; 0 is off",
                 show_size(value),
                 reserve.key,
@@ -264,7 +264,7 @@ fn retention() -> Vec<Rule> {
             move |bytes, segment| *bytes == 0 || *bytes >= least(*segment),
             move |bytes, segment| {
                 format!(
-                    "{} is too little to keep: the least is {MIN_RETAINED_SEGMENTS} × `{name}` = {}; 0 is off",
+                    "{} is too little: the least is {MIN_RETAINED_SEGMENTS} × `{name}` = {}; 0 is off",
                     show_size(*bytes),
                     show_size(least(*segment))
                 )
@@ -277,7 +277,7 @@ fn retention() -> Vec<Rule> {
             |keep, bytes| *bytes == 0 || keep <= bytes,
             move |keep, bytes| {
                 let (keep, bytes) = (show_size(*keep), show_size(*bytes));
-                format!("{keep} is more than `{}` = {bytes}; both cannot be kept", most.key)
+                format!("{keep} is more than `{}` = {bytes}; both cannot hold", most.key)
             },
         ),
         share_of_an_owner(),
@@ -294,7 +294,7 @@ fn share_of_an_owner() -> Rule {
         match value {
             0 => None,
             _ if !frees => Some(format!(
-                "nothing would ever remove what fills it: set `{}`, `{}` or `{}` as well; 0 is off",
+                "no rule would ever remove records of that user: set `{}`, `{}` or `{}` as well; 0 is off",
                 bytes.key, age.key, free.key
             )),
             _ if (bytes.of)(config) > 0 && value > (bytes.of)(config) => Some(format!(
@@ -305,7 +305,7 @@ fn share_of_an_owner() -> Rule {
             )),
             _ => (value < least).then(|| {
                 format!(
-                    "{} is too little to keep: the least is {MIN_RETAINED_SEGMENTS} × `{}` = {}; 0 is off",
+                    "{} is too little: the least is {MIN_RETAINED_SEGMENTS} × `{}` = {}; 0 is off",
                     show_size(value),
                     segment.key,
                     show_size(least)

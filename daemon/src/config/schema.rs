@@ -14,7 +14,7 @@ use super::value::{Setting, Shown};
 pub(super) struct Key {
     /// Dotted name: section and key.
     pub(super) name: &'static str,
-    /// Whether a running daemon takes a new value on HUP.
+    /// True if a running daemon takes a new value on HUP.
     pub(super) live: bool,
     /// One line for the operator.
     pub(super) about: &'static str,
@@ -63,24 +63,24 @@ pub(super) const KEYS: &[Key] = &[
     key!(
         journal.durability,
         RESTART,
-        "How records reach the disk: group_commit, per_message (each append its own synced write), sync_file_range (no disk cache is flushed; ext4 and xfs on disks without a volatile cache), or fire_and_forget (highest ack: written)."
+        "The way of records to the disk: group_commit, per_message, sync_file_range or fire_and_forget. per_message: each append is its own synced write. sync_file_range flushes no disk cache: for ext4 and xfs on disks without a volatile cache. fire_and_forget: highest ack written."
     ),
     key!(
         journal.io_engine,
         RESTART,
-        "What issues the writes: auto (what is fastest here), uring (threads where the kernel refuses it, with a warning), or blocking."
+        "The way of writing: auto (the fastest here), uring (threads where the kernel refuses it, with a warning), or blocking."
     ),
     key!(journal.segment_bytes, RESTART, "Size of one segment file."),
     key!(journal.max_record_bytes, RESTART, "Largest single record; larger ones are refused."),
     key!(
         journal.reserve_free,
         RESTART,
-        "Preparing a segment never takes the file system below this much free space; appends are refused first. Only a segment for records that have offsets already may be made of it."
+        "Free space that preparing a segment never uses; appends are refused first. Only a segment for records that have offsets already may use it."
     ),
     key!(
         journal.power_loss_protected,
         RESTART,
-        "You state that what the file system and every disk below have taken is safe when the power fails, names of files too. It does not help in memory (tmpfs), or where flushes are switched off."
+        "Your statement that the file system and every disk below keep all data and file names when the power fails. It has no effect in memory (tmpfs), or where flushes are switched off."
     ),
     key!(
         journal.recycle,
@@ -90,14 +90,14 @@ pub(super) const KEYS: &[Key] = &[
     key!(
         journal.group_commit.max_delay,
         LIVE,
-        "Longest that a batch waits for more records while another write is in flight."
+        "The longest time that a batch waits for more records while another write is in flight."
     ),
     key!(
         journal.group_commit.max_bytes,
         LIVE,
         "Largest batch, and never more than half of journal.segment_bytes; an append larger than this is a batch of its own."
     ),
-    key!(journal.group_commit.in_flight, LIVE, "Batches that may be on their way to the disk at once."),
+    key!(journal.group_commit.in_flight, LIVE, "The most batches in flight to the disk at once."),
     key!(journal.fire_and_forget.sync_interval, RESTART, "Time between syncs; 0 leaves it to the kernel."),
     key!(rotation.max_age, LIVE, "Seal the active segment at this age; 0 is off: by size alone."),
     key!(
@@ -108,20 +108,19 @@ pub(super) const KEYS: &[Key] = &[
     key!(
         retention.max_age,
         LIVE,
-        "Remove sealed segments whose newest record is older than this; 0 is off. It may rest for 10 minutes after a start (CladRetentionPaused)."
+        "Remove sealed segments whose newest record is older than this; 0 is off. It may pause for 10 minutes after a start (CladRetentionPaused)."
     ),
     key!(
         retention.min_free,
         LIVE,
         "Remove the oldest sealed segments while the file system has less free space than this; 0 is off."
     ),
-    key!(retention.keep_bytes, LIVE, "Never go below this size, whatever the other rules say; 0 is off."),
+    key!(retention.keep_bytes, LIVE, "Never shrink the log below this size, whatever the other rules allow; 0 is off."),
     key!(
         retention.per_owner_bytes,
         LIVE,
         "Refuse appends (quota_exceeded, retryable) of a user, or of the network as a whole, \
-         whose records in the kept log would take more than this, until retention has removed enough of them; 0 is off. Root \
-         is not bound. Records count as they lie in the files, with what stands around an append and a batch."
+         whose records in the log would take more than this; 0 is off. They resume when retention has removed enough. Root is exempt. Records count with the headers of their append and batch, as in the files."
     ),
     key!(ingest.tcp.listen, RESTART, "Address for framed TCP; \"\" is off, port 0 takes a free one."),
     key!(ingest.tcp.allow_read, RESTART, "Serve reading on it too, to anyone who can connect."),
@@ -137,23 +136,23 @@ pub(super) const KEYS: &[Key] = &[
     key!(
         ingest.shm.enabled,
         RESTART,
-        "Give out rings of shared memory on ingest.unix.path, to any local user; each as many of ingest.shm.max_rings as he leaves for others, but for root."
+        "Give rings of shared memory on ingest.unix.path to any local user. A user gets at most as many as stay free for others; root is exempt."
     ),
     key!(
         ingest.shm.ring_bytes,
         RESTART,
-        "Size of a ring; the tables beside it take about a third more. The longest append is a quarter of it."
+        "Size of a ring; its tables take about a third more. The longest append is a quarter of it."
     ),
-    key!(ingest.shm.max_rings, RESTART, "Rings at once; whoever comes after that logs over the socket."),
+    key!(ingest.shm.max_rings, RESTART, "The most rings at once; further clients log over the socket."),
     key!(
         ingest.shm.spin,
         RESTART,
-        "After it found something the drain looks for more for so long before it sleeps: less latency, for CPU time."
+        "How long the drain polls after its last record before it sleeps: less latency, for CPU time."
     ),
     key!(
         admin.path,
         RESTART,
-        "Socket that takes orders; \"\" is off. Default: admin.sock in $RUNTIME_DIRECTORY, else in the data folder."
+        "Socket for administration; \"\" is off. Default: admin.sock in $RUNTIME_DIRECTORY, else in the data folder."
     ),
     key!(metrics.listen, RESTART, "Address for /metrics, /healthz and /readyz; \"\" is off, port 0 takes a free one."),
     key!(metrics.allow_plaintext, RESTART, "Let it listen beyond the loopback, without encryption."),
@@ -161,25 +160,25 @@ pub(super) const KEYS: &[Key] = &[
     key!(access.admin_group, RESTART, "Group of the admin socket; \"\" is the daemon's own."),
     key!(log.level, LIVE, "The daemon's own messages: error, warn, info, debug or trace."),
     key!(log.format, LIVE, "How they are written to stderr: auto, text, json or journald."),
-    key!(daemon.drain_timeout, LIVE, "Longest that a stop waits for what is in flight."),
+    key!(daemon.drain_timeout, LIVE, "The longest time that a stop waits for appends in flight."),
     key!(
         limits.max_connections,
         LIVE,
-        "Connections over all listeners. A user, or the network, has as many as he leaves for others; with none left, the idlest of whoever has most makes room for one who has less."
+        "The most connections over all listeners. A user, or the network, gets at most as many as stay free for others. With none free, the idlest connection of the owner with most is closed for an owner with fewer."
     ),
     key!(limits.max_append_bytes, LIVE, "Largest append."),
     key!(
         limits.max_inflight_bytes,
         LIVE,
-        "Bytes of appends in memory over all connections; beyond it, senders wait; a user, or the network, has as many as he leaves for others. Twice as much is for buffers of connections."
+        "The most bytes of appends in memory over all connections; beyond it, senders wait. A user, or the network, gets at most as many as stay free for others. Buffers of connections get twice as much."
     ),
-    key!(limits.max_connection_inflight_bytes, LIVE, "Bytes of appends in memory for one connection."),
+    key!(limits.max_connection_inflight_bytes, LIVE, "The most bytes of appends in memory for one connection."),
     key!(
         limits.max_producers,
         LIVE,
-        "Producers remembered, so that what they resend is stored once. One user, or the network, has half of them at most; fewer than 8 each are let in beyond it, up to twice as many, and root up to three times."
+        "The most remembered producers, so that a resent record is stored once. One user, or the network, has half of them at most. An owner with fewer than 8 is admitted beyond it, up to twice as many, and root up to three times."
     ),
-    key!(limits.handshake_timeout, LIVE, "Longest that a new connection may take to say who it is."),
+    key!(limits.handshake_timeout, LIVE, "The longest time that a new connection may take to send HELLO."),
     key!(limits.idle_timeout, LIVE, "Close a connection after this much silence; 0 is never."),
 ];
 
@@ -191,12 +190,12 @@ pub(super) fn find(name: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.name == name)
 }
 
-/// Whether the name is a section that holds keys or further sections.
+/// True if the name is a section that holds keys or further sections.
 pub(super) fn is_section(name: &str) -> bool {
     KEYS.iter().any(|key| key.name.strip_prefix(name).is_some_and(|rest| rest.starts_with('.')))
 }
 
-/// Whether the name, or a section it is in, is reserved.
+/// True if the name, or a section it is in, is reserved.
 pub(super) fn is_reserved(name: &str) -> bool {
     RESERVED
         .iter()

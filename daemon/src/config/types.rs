@@ -65,7 +65,7 @@ pub struct GroupCommit {
     pub max_delay: Duration,
     /// Largest batch.
     pub max_bytes: u64,
-    /// Batches that may be on their way to the disk at once.
+    /// The most batches in flight to the disk at once.
     pub in_flight: u32,
 }
 
@@ -179,7 +179,7 @@ pub struct Log {
 /// `[daemon]`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Daemon {
-    /// Longest that a stop waits for what is in flight.
+    /// The longest time that a stop waits for appends in flight.
     pub drain_timeout: Duration,
 }
 
@@ -192,11 +192,11 @@ pub struct Limits {
     pub max_append_bytes: u64,
     /// Bytes of appends in memory over all connections.
     pub max_inflight_bytes: u64,
-    /// Bytes of appends in memory for one connection.
+    /// The most bytes of appends in memory for one connection.
     pub max_connection_inflight_bytes: u64,
     /// Producers remembered for exactly-once.
     pub max_producers: u32,
-    /// Longest that a new connection may take to say who it is.
+    /// The longest time that a new connection may take to send HELLO.
     pub handshake_timeout: Duration,
     /// Silence after which a connection is closed; zero is never.
     pub idle_timeout: Duration,

@@ -33,12 +33,12 @@ pub(crate) fn on(dir: &Path, error: &io::Error) -> String {
              add `ReadWritePaths={shown}` to the unit (`systemctl edit clad.service`)"
         ),
         Some(Errno::ENOSPC | Errno::EDQUOT) => {
-            format!("; make room on the file system of {shown} (`df {shown}`); nothing that was acknowledged is lost")
+            format!("; free space on the file system of {shown} (`df {shown}`); no acknowledged record is lost")
         }
         Some(Errno::ENOTDIR) => format!("; {shown} or something above it is a file: set journal.dir to a folder"),
         Some(Errno::EEXIST) if dir.is_symlink() => {
             format!(
-                "; {shown} is a link that leads nowhere: mount or make what it leads to, or set journal.dir to a folder"
+                "; {shown} is a link to something that does not exist: mount or make its target, or set journal.dir to a folder"
             )
         }
         Some(Errno::EEXIST) => format!("; {shown} is no folder: set journal.dir to one, or to a name that is free"),
@@ -62,7 +62,7 @@ fn missing(dir: &Path) -> String {
              (`install --directory --owner={own} --mode=0750 {shown}`; for a service also `ReadWritePaths={shown}` in its unit)",
             above.display()
         ),
-        None => format!("; nothing can be made where {shown} would lie: set journal.dir to a folder on a disk"),
+        None => format!("; {shown} cannot be made there: set journal.dir to a folder on a disk"),
     }
 }
 
@@ -72,8 +72,7 @@ pub(crate) fn on_class(class: &DurabilityClass) -> String {
     let DurabilityClass::Written { because } = class else { return String::new() };
     match because.iter().all(Obstacle::yields_to_word) {
         true => format!(
-            "; {MOVE}; or state journal.power_loss_protected = true, if it is so that what has been taken here is safe when \
-             the power fails"
+            "; {MOVE}; or state journal.power_loss_protected = true, if the storage keeps what it has acknowledged when the power fails"
         ),
         false => format!("; {MOVE}: journal.power_loss_protected = true does not help against this"),
     }
@@ -95,17 +94,17 @@ pub(crate) fn of_folder(dir: &Path) -> String {
 /// The same about a log that another process has.
 pub(crate) fn in_use(dir: &Path) -> String {
     let who = lock_holder(dir).map_or_else(|| "another process".to_owned(), |holder| holder.to_string());
-    format!("; {who} has it: stop that, or give this one a folder of its own (journal.dir, or --instance NAME)")
+    format!("; {who} uses it: stop that, or set another folder for this one (journal.dir, or --instance NAME)")
 }
 
 /// The same about an address that cannot be listened on, which this key names.
 pub(crate) fn on_address(key: &str, error: &io::Error) -> String {
     match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EADDRINUSE) => {
-            format!("; another program listens there (`ss --listening --processes` says which): stop it, or set {key}")
+            format!("; another program listens there (`ss --listening --processes` shows it): stop it, or set {key}")
         }
         Some(Errno::EADDRNOTAVAIL) => format!("; this host has no such address: set {key} to one that it has"),
-        Some(Errno::EACCES) => format!("; ports below 1024 are not for this user: set {key} to another one"),
+        Some(Errno::EACCES) => format!("; this user may not use ports below 1024: set {key} to another one"),
         _ => String::new(),
     }
 }
@@ -120,8 +119,7 @@ pub(crate) fn on_socket(key: &str, path: &Path, error: &io::Error) -> String {
                 return format!("; set {key} to a name in a folder where clad may make files");
             };
             format!(
-                "; {} belongs to {}:{} with mode {:04o}, and clad runs as {own}: let that make files there, or set {key} to a name \
-                 in a folder where it may",
+                "; {} belongs to {}:{} with mode {:04o}, and clad runs as {own}: let {own} make files there, or set {key} to a name in another folder",
                 folder.display(),
                 user(found.uid()),
                 group(found.gid()),
@@ -180,7 +178,7 @@ mod tests {
         for (errno, word) in [
             (Errno::EACCES, "chown -R"),
             (Errno::EROFS, "ReadWritePaths="),
-            (Errno::ENOSPC, "make room"),
+            (Errno::ENOSPC, "free space"),
             (Errno::ENOTDIR, "journal.dir"),
             (Errno::ENOENT, "install --directory"),
             (Errno::EEXIST, "journal.dir"),
@@ -202,7 +200,7 @@ mod tests {
         );
         let link = folder.path().join("link");
         std::os::unix::fs::symlink("nowhere", &link).unwrap();
-        assert!(on(&link, &io::Error::from(Errno::EEXIST)).contains("leads nowhere"));
+        assert!(on(&link, &io::Error::from(Errno::EEXIST)).contains("does not exist"));
         for (errno, word) in [(Errno::EADDRINUSE, "`ss "), (Errno::EADDRNOTAVAIL, "no such"), (Errno::EACCES, "1024")] {
             let text = on_address("metrics.listen", &io::Error::from(errno));
             assert!(text.contains(word) && text.contains("set metrics.listen"), "{errno}: {text}");

@@ -29,8 +29,7 @@ const NAME_MAX: usize = 255;
 const CAP_NET_BIND_SERVICE: u32 = 10;
 
 /// The unit's folders come by its environment, which a shell does not have.
-const NOT_THE_SERVICE: &str = "not as the service reads it: $STATE_DIRECTORY is not set here, so the folders are those of a \
-                               start by hand; of the service asks `STATE_DIRECTORY=/var/lib/clad \
+const NOT_THE_SERVICE: &str = "not as the service reads it: $STATE_DIRECTORY is not set here, so the folders are those of a start by hand; for the service run `STATE_DIRECTORY=/var/lib/clad \
                                RUNTIME_DIRECTORY=/run/clad clad check`";
 
 /// Outcome of a check: lines of (what, finding), and the exit code they amount to.
@@ -67,7 +66,7 @@ impl fmt::Display for Report {
             writeln!(f, "{what:width$}  {}", printable(finding))?;
         }
         match (self.exit, &self.in_use_by) {
-            (Exit::Done, None) if self.unsure => writeln!(f, "clad would start if what is UNSURE turns out well"),
+            (Exit::Done, None) if self.unsure => writeln!(f, "clad would start unless an UNSURE line is a problem"),
             (Exit::Done, None) => writeln!(f, "clad would start"),
             (Exit::Done, Some(holder)) => writeln!(f, "clad would start once {holder} has ended"),
             _ => writeln!(f, "clad would not start"),
@@ -97,7 +96,10 @@ pub fn check(loaded: &Loaded) -> Report {
 /// Notes the facts that cannot be known without a start.
 fn not_checked(report: &mut Report) {
     const WHAT: &str = "not checked";
-    report.note(WHAT, "what lies in the segments (`clactl verify`); who takes ports or space until a start".to_owned());
+    report.note(
+        WHAT,
+        "the content of the segments (`clactl verify`); ports and space that others take until a start".to_owned(),
+    );
     if Uid::effective().is_root() {
         let text =
             "root was asked: whether a daemon of another user may do all this (`runuser --user clad -- clad check`)";
@@ -154,17 +156,17 @@ fn room(config: &Config, is_log: bool, free: u64, report: &mut Report) {
     report.note(
         WHAT,
         match is_log {
-            true => format!("a further segment needs {needed} ({wants}): without one appends are refused when what is prepared is full"),
-            false => format!("a new log needs {needed} (2 × {wants}): appends would be refused until there is"),
+            true => format!("another segment needs {needed} ({wants}): without it appends are refused when the prepared segment is full"),
+            false => format!("a new log needs {needed} (2 × {wants}): appends would be refused until there is space"),
         },
     );
 }
 
 /// Checks that this folder can be written to, or made below the nearest one that is there.
 fn can_be_made(dir: &Path, there: &Path) -> Result<(), String> {
-    // A link that leads nowhere is in the way of a folder, and does not seem to be there.
+    // A link without a target is in the way of a folder, and does not seem to be there.
     if let Some(link) = dir.ancestors().take_while(|path| *path != there).find(|path| path.is_symlink()) {
-        return Err(format!("{} is a link that leads nowhere", link.display()));
+        return Err(format!("{} is a link to something that does not exist", link.display()));
     }
     if !there.is_dir() {
         return Err(format!("{} is not a folder{}", there.display(), advice::on(dir, &Errno::ENOTDIR.into())));
@@ -374,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hosts_files_without_the_services_folders_are_told_apart() {
+    fn the_hosts_files_without_the_services_folders_are_distinguished() {
         let base = tempfile::tempdir().unwrap();
         let dir = format!("journal.dir={}", base.path().join("log").display());
         let says = |sets: &[&str]| report(base.path(), sets).to_string().contains("STATE_DIRECTORY=/var/lib/clad");
@@ -406,7 +408,7 @@ mod tests {
         assert_eq!(takes_a_log(&there), Ok(true));
         let mut report = Report { lines: Vec::new(), in_use_by: None, unsure: false, exit: Exit::Done };
         room(&config, true, 127 << 20, &mut report);
-        assert!(report.to_string().contains("a further segment needs 128.0 MiB"), "{report}");
+        assert!(report.to_string().contains("another segment needs 128.0 MiB"), "{report}");
         let mut report = Report { lines: Vec::new(), in_use_by: None, unsure: false, exit: Exit::Done };
         room(&config, true, 128 << 20, &mut report);
         assert_eq!(report.lines, []);
@@ -473,7 +475,7 @@ mod tests {
         let (exit, unsure, text) = judged(Owner::ServiceManager, None);
         assert!((exit, unsure) == (Exit::Done, false) && text.ends_with("clad would start\n"), "{text}");
         let (exit, unsure, text) = judged(Owner::NotKnown, None);
-        assert!((exit, unsure) == (Exit::Done, true) && text.ends_with("turns out well\n"), "{text}");
+        assert!((exit, unsure) == (Exit::Done, true) && text.ends_with("is a problem\n"), "{text}");
         assert!(!judged(Owner::NotKnown, Some(7)).1);
     }
 

@@ -58,10 +58,9 @@ pub(super) async fn drain(running: &mut Running, stop: &watch::Sender<bool>) -> 
         }
         Ok(true) => {
             tracing::error!(
-                patience = ?drain_timeout,
+                ?drain_timeout,
                 rings = left_over,
-                "the log has its clean end, but not all that lies in rings was taken: under systemd a restart goes on with it, and \
-                 `systemctl stop` gives it up; else a process `clad hold` keeps it for the next start"
+                "the log was closed cleanly, but not every posted record in rings was taken: under systemd a restart takes the rest, and `systemctl stop` drops it; else a process `clad hold` stores it for the next start"
             );
             Exit::Failed
         }
@@ -70,7 +69,7 @@ pub(super) async fn drain(running: &mut Running, stop: &watch::Sender<bool>) -> 
             let kept =
                 tokio::task::spawn_blocking(move || rings.unwritten_in_rings(now.written)).await.unwrap_or_default();
             let lost = not_kept(&before, &now, kept);
-            tracing::error!(patience = ?drain_timeout, "the log could not be ended cleanly in time: {lost}");
+            tracing::error!(?drain_timeout, "the log could not be closed cleanly in time: {lost}");
             Exit::Failed
         }
     }
@@ -86,16 +85,16 @@ fn not_kept(before: &Watermarks, now: &Watermarks, in_rings: Option<u64>) -> Str
         let (records, all) = (range(now.written, now.received), now.received - now.written);
         let what = match in_rings {
             Some(0) => "is lost".to_owned(),
-            Some(kept) if kept >= all => "lies in rings, which are kept for the next start".to_owned(),
-            Some(kept) => format!("is lost, but for {kept} records in rings, which are kept for the next start"),
-            None => "is lost, but for what of it lies in rings, which are kept for the next start".to_owned(),
+            Some(stored) if stored >= all => "is in rings, which are stored for the next start".to_owned(),
+            Some(stored) => format!("is lost, except {stored} records in rings, which are stored for the next start"),
+            None => "is lost, except its part in rings, which are stored for the next start".to_owned(),
         };
         words.push(format!("what was acknowledged as `received` and not written yet {what} ({records})"));
     }
     if (failed || now.failures != before.failures) && now.written > now.durable {
         let records = range(now.durable, now.written);
         words.push(format!(
-            "what was `written` and not durable yet is there as far as the kernel still has it ({records})"
+            "what was `written` and not durable yet may be lost: the kernel may still have it ({records})"
         ));
         words.push("nothing that was acknowledged as `durable` is lost".to_owned());
     } else {
@@ -107,9 +106,7 @@ fn not_kept(before: &Watermarks, now: &Watermarks, in_rings: Option<u64>) -> Str
 impl Services {
     /// Asked to end while it waited for the stored rings: nothing was taken, and they stay stored.
     pub(super) async fn end_early(&self, notifier: &Notifier) -> Exit {
-        tracing::error!(
-            "told to end before the rings of the daemon before this one were known: they stay where they are"
-        );
+        tracing::error!("stopped before the rings of the earlier daemon were known: they stay stored");
         self.close_log(notifier).await;
         Exit::Failed
     }
@@ -129,7 +126,7 @@ impl Services {
         let closed = tokio::task::spawn_blocking(move || journal.close(drain_timeout)).await;
         if !matches!(closed, Ok(true)) {
             let lost = not_kept(&before, &self.journal.watermarks(), None);
-            tracing::error!(patience = ?drain_timeout, "the log could not be ended cleanly in time: {lost}");
+            tracing::error!(?drain_timeout, "the log could not be closed cleanly in time: {lost}");
         }
     }
 }
@@ -163,9 +160,9 @@ mod tests {
         let what = "what was acknowledged as `received` and not written yet";
         for (in_rings, is) in [
             (Some(0), "is lost"),
-            (Some(1), "is lost, but for 1 records in rings, which are kept for the next start"),
-            (Some(2), "lies in rings, which are kept for the next start"),
-            (None, "is lost, but for what of it lies in rings, which are kept for the next start"),
+            (Some(1), "is lost, except 1 records in rings, which are stored for the next start"),
+            (Some(2), "is in rings, which are stored for the next start"),
+            (None, "is lost, except its part in rings, which are stored for the next start"),
         ] {
             assert_eq!(
                 not_kept(&before, &watermarks(9, 7, 5), in_rings),
@@ -176,7 +173,7 @@ mod tests {
         let failed = Watermarks { accepting: Accepting::Failed, failures: 1, ..watermarks(9, 7, 5) };
         let text = not_kept(&failed, &Watermarks { accepting: Accepting::Closing, ..failed }, Some(0));
         assert!(
-            text.contains("(2 records, offsets 7 to 8); what was `written` and not durable yet is there as"),
+            text.contains("(2 records, offsets 7 to 8); what was `written` and not durable yet may be lost"),
             "{text}"
         );
         assert!(

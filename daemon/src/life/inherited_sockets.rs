@@ -100,8 +100,7 @@ fn stranger(socket: &Socket) -> String {
         Socket::Unix(_, path) => (path.display().to_string(), "ingest.unix.path"),
     };
     format!(
-        "the service manager holds {address} for clad, and no listener of the configuration has this address: who \
-         connects there would wait for ever. Set {keys} to it, or take its ListenStream= out of the socket unit \
+        "the service manager holds {address} for clad, and no listener of the configuration has this address: a client there would wait for ever. Set {keys} to it, or take its ListenStream= out of the socket unit \
          (`systemctl edit clad.socket`, see OPERATIONS.md) and restart that"
     )
 }

@@ -1,7 +1,7 @@
 //! Life of the process: its start, its signals, its end, and the commands that look at it from outside.
 //!
 //! Invariant: only `cli` and `main` stand above this. Nothing in `config`, `ingest`, `read` or `fdstore` asks whether the
-//! process starts or ends: they are made, told to stop, and dropped from here.
+//! process starts or ends: they are made, stopped, and dropped from here.
 
 mod advice;
 pub mod check;

@@ -158,7 +158,7 @@ fn ask(pid: u32, runtime: Option<&OsStr>, timeout: Duration) -> io::Result<Outco
         false => Err(io::Error::other(format!("it was left by process {}", left.daemon.pid))),
     });
     let before = before.map_err(|error| {
-        let text = format!("nothing was sent, for this is no clad that serves, by {}: {error}", path.display());
+        let text = format!("nothing was sent: this is not a serving clad, by {}: {error}", path.display());
         io::Error::new(error.kind(), text)
     })?;
     pidfd_send_signal(&handle, Signal::HUP)?;
@@ -171,8 +171,7 @@ fn ask(pid: u32, runtime: Option<&OsStr>, timeout: Duration) -> io::Result<Outco
             }
             _ if over => return Err(io::Error::other("it ended before it had reloaded")),
             _ if Instant::now() >= until => {
-                let text =
-                    format!("it was told to, and has not said how that went within {timeout:?}: see its messages");
+                let text = format!("it got the signal, and reported no result within {timeout:?}: see its messages");
                 return Err(io::Error::other(text));
             }
             _ => {}

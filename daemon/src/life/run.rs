@@ -200,8 +200,8 @@ async fn open_journal(
             opened = &mut opening => break opened,
             // A recovery may be cut anywhere, and a disk may delay it for any time.
             () = signals.end() => {
-                notifier.stopping("told to end while it starts");
-                tracing::error!("told to end before the log was open: nothing was taken, and the next start begins where this one was");
+                notifier.stopping("stopping during the start");
+                tracing::error!("stopped before the log was open: nothing was taken, and the next start repeats this one");
                 return Err(Exit::Failed);
             }
             Ok(()) = phases.changed() => {

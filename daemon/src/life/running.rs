@@ -104,7 +104,7 @@ impl Running {
         match self.served.rings.silent_for() {
             silent if silent > DEGRADED_AFTER => self.services.health.degraded(
                 "rings",
-                format!("the drain of the rings has not got on for {silent:.0?}: what is posted in rings waits for it; restart clad"),
+                format!("the drain of the rings has made no progress for {silent:.0?}: posted records wait for it; restart clad"),
             ),
             _ => self.services.health.restored("rings"),
         }

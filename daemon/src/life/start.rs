@@ -335,6 +335,6 @@ fn set_group(path: &Path, group: &str) {
     let found = nix::unistd::Group::from_name(group).ok().flatten();
     let given = found.map(|g| nix::unistd::chown(path, None, Some(g.gid)));
     if !matches!(given, Some(Ok(()))) {
-        tracing::warn!(group, "the admin socket could not be given to access.admin_group: it stays with the own group");
+        tracing::warn!(group, "the admin socket could not be given to access.admin_group: it keeps its own group");
     }
 }

@@ -82,7 +82,7 @@ impl Notifier {
             let _ = writeln!(text, "{state}");
         }
         if let Err(error) = socket.send(text.as_bytes()) {
-            tracing::warn!(%error, message = text.trim_end(), "the service manager was not told");
+            tracing::warn!(%error, message = text.trim_end(), "the service manager could not be notified");
         }
     }
 }

@@ -52,25 +52,31 @@ impl Watchdog {
     pub(crate) fn gets_on(&mut self, journal: &Journal, rings: &Rings) -> bool {
         let turns = self.turns.load(Ordering::Relaxed);
         if turns == self.seen {
-            tracing::error!("the watchdog is not told: the runtime's workers do not get on");
+            tracing::error!("no sign of life to the watchdog: the runtime's workers make no progress");
             return false;
         }
         self.seen = turns;
         if let Some(worker) = self.workers.blocked() {
-            tracing::error!(worker, "the watchdog is not told: a worker of the runtime is blocked, the others get on");
+            tracing::error!(
+                worker,
+                "no sign of life to the watchdog: a worker of the runtime is blocked, the others make progress"
+            );
             return false;
         }
         if let Some(thread) = self.ingest.blocked() {
-            tracing::error!(thread, "the watchdog is not told: an ingest thread is blocked, the others get on");
+            tracing::error!(
+                thread,
+                "no sign of life to the watchdog: an ingest thread is blocked, the others make progress"
+            );
             return false;
         }
         let silent = rings.silent_for();
         if silent > self.interval.period() {
-            tracing::error!(?silent, "the watchdog is not told: the drain of the rings does not get on");
+            tracing::error!(?silent, "no sign of life to the watchdog: the drain of the rings makes no progress");
             return false;
         }
         if let Err(stalled) = journal.heartbeat() {
-            tracing::error!("the watchdog is not told: {stalled}");
+            tracing::error!("no sign of life to the watchdog: {stalled}");
             return false;
         }
         true

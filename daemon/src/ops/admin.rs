@@ -163,7 +163,8 @@ impl Admin for AdminHandler {
 
     async fn sync(&self, _: Request<v1::SyncRequest>) -> Result<Response<v1::SyncResponse>, Status> {
         if self.0.reach < AckLevel::Durable {
-            let text = "nothing can be made durable on what this log stands on (`clactl status`); what is `written` is with the kernel";
+            let text =
+                "nothing can be made durable on this log's storage (`clactl status`); the kernel has what is `written`";
             return Err(Status::failed_precondition(text));
         }
         let mut watermarks = self.0.services.journal.subscribe();
@@ -174,7 +175,7 @@ impl Admin for AdminHandler {
         let reached = tokio::time::timeout(ADMIN_REQUEST_TIMEOUT, reached).await;
         let m = *reached
             .map_err(|_| Status::deadline_exceeded("the disk did not finish the sync within a minute"))?
-            .map_err(|_| Status::unavailable("clad is going down"))?;
+            .map_err(|_| Status::unavailable("clad is stopping"))?;
         match has_failed(&m) {
             false => Ok(Response::new(v1::SyncResponse { durable: m.durable })),
             true => Err(Status::unavailable("the journal has failed and recovers by itself; sync again then")),

@@ -34,11 +34,10 @@ pub(crate) fn losses(health: &Health, losses: &Losses, dir: &Path) {
         CAUSE,
         match losses.are_certain() {
             true => format!(
-                "acknowledged records were lost: `clactl verify {dir}` names what is known of it, a backup may have them"
+                "acknowledged records were lost: `clactl verify {dir}` lists them; a backup may have them"
             ),
             false => format!(
-                "acknowledged records may have been lost at the end of a segment: nothing tells how many, and the next start says \
-                 nothing of it. What could be read is kept, or in {dir}/quarantine; a backup may have the rest"
+                "acknowledged records may have been lost at the end of a segment: how many is not known, and the next start does not report it. The readable bytes are in the log or in {dir}/quarantine; a backup may have the rest"
             ),
         },
     );
@@ -99,19 +98,18 @@ fn handle_event(health: &Health, event: &Event) {
         Event::RecoveryFailed { reason, retry_in } => {
             metrics::recovery(Recovery::Failed);
             health.degraded("recovery", format!("recovery failed: {reason}"));
-            tracing::error!(reason, ?retry_in, "recovery failed, it is tried again");
+            tracing::error!(reason, ?retry_in, "recovery failed and will be tried again");
         }
-        Event::SegmentFailed { reason } => tracing::error!(reason, "a segment could not be made ready or cleared away"),
+        Event::SegmentFailed { reason } => tracing::error!(reason, "a segment could not be prepared or removed"),
         Event::NoSpace(true) => {
-            health.degraded("space", "no room for a further segment; appends are refused when this one is full");
+            health.degraded("space", "no space for another segment; appends are refused when this one is full");
             tracing::error!(
-                "no room for a further segment: appends are refused as retryable once this one is full. Make room on the file \
-                 system (`df`, and `df -i`), or set [retention] max_bytes or min_free and reload; they resume by themselves"
+                "no space for another segment: appends are refused as retryable once this one is full. Free space on the file system (`df`, and `df -i`), or set [retention] max_bytes or min_free and reload; appends then resume by themselves"
             );
         }
         Event::NoSpace(false) => {
             health.restored("space");
-            tracing::info!("there is room for a further segment again");
+            tracing::info!("there is space for another segment again");
         }
         Event::Removed { segment, first_offset, end_offset, rule } => {
             let label = match rule {
@@ -135,7 +133,7 @@ fn handle_event(health: &Health, event: &Event) {
             tracing::info!(segment, as_segment, "a segment that retention removed is used again");
         }
         Event::NotRecycled { segment, reason } => {
-            tracing::info!(segment, reason, "a segment that retention removed is not used again, its file is gone");
+            tracing::info!(segment, reason, "a segment that retention removed is not used again: its file was deleted");
         }
         Event::RetentionPaused(doubt) => {
             metrics::retention_paused();
@@ -143,18 +141,18 @@ fn handle_event(health: &Health, event: &Event) {
                 Doubt::Jump => "the wall clock jumped against boot time",
                 Doubt::Start => "nothing has synchronised the wall clock since the start",
             };
-            let rests = "retention by age rests until the clock is synchronised, 10 minutes at most; max_bytes and min_free go on";
+            let rests = "retention by age is paused until the clock is synchronised, 10 minutes at most; max_bytes and min_free still apply";
             health.degraded("clock", format!("{why}: {rests}"));
             tracing::warn!("{why}: {rests}");
         }
         Event::RetentionResumed => {
             health.restored("clock");
-            tracing::info!("retention by age goes on");
+            tracing::info!("retention by age resumed");
         }
         Event::Scanning { .. } => {} // of a start: see `observer`
         Event::Lost { from, to } => {
             metrics::damaged(*from, *to);
-            tracing::error!(from, to, "acknowledged records cannot be found any more");
+            tracing::error!(from, to, "acknowledged records are lost");
         }
     }
 }

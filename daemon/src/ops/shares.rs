@@ -47,7 +47,7 @@ impl Refusals {
             false => health.degraded(
                 CAUSE,
                 format!(
-                    "clients were refused in the last minute for want of {}: `clactl status` names who holds most",
+                    "clients were refused in the last minute, for lack of {}: `clactl status` shows the owner with the most",
                     refused.join(", ")
                 ),
             ),
@@ -58,11 +58,11 @@ impl Refusals {
 fn words(share: Share) -> &'static str {
     match share {
         Share::Connections => "a connection",
-        Share::InflightBytes => "room in [limits] max_inflight_bytes",
-        Share::Producers => "a place in [limits] max_producers",
+        Share::InflightBytes => "space in [limits] max_inflight_bytes",
+        Share::Producers => "an entry in [limits] max_producers",
         Share::Reads => "a READ",
         Share::Rings => "a ring",
-        Share::LogBytes => "room in [retention] per_owner_bytes",
+        Share::LogBytes => "space in [retention] per_owner_bytes",
     }
 }
 
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(look([0; 6], 0), "ok");
         let reported = look([1, 0, 0, 0, 0, 0], 1);
         assert!(reported.starts_with("degraded: ") && reported.contains("a connection"), "{reported}");
-        assert!(look([1, 0, 2, 0, 0, 0], 59).contains("a connection, a place in [limits] max_producers"));
+        assert!(look([1, 0, 2, 0, 0, 0], 59).contains("a connection, an entry in [limits] max_producers"));
         assert!(!look([1, 0, 2, 0, 0, 0], 61).contains("a connection"), "a minute after its last one");
         assert_eq!(look([1, 0, 2, 0, 0, 0], 119), "ok");
         assert!(look([1, 0, 3, 0, 0, 1], 500) != "ok");

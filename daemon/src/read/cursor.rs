@@ -36,14 +36,14 @@ pub(super) fn resolve(meta: &Meta, end: u64, cursor: Cursor) -> Result<u64, Erro
         return unknown(format!("the cursor is of epoch {}, this log is at {}", cursor.epoch, meta.epoch()));
     }
     if is_forgotten(meta, cursor) {
-        return unknown(format!("the cursor is of epoch {}, older than what this log remembers", cursor.epoch));
+        return unknown(format!("the cursor is of epoch {}, older than this log remembers", cursor.epoch));
     }
     // An epoch that gave no offset is not stored; it began where the next one did.
     let next = meta.epochs.iter().find(|e| e.epoch > cursor.epoch);
     match next {
         Some(next) if cursor.offset > next.first_offset => {
             let text = format!(
-                "offsets from {} on were given again in epoch {}: what was read there in epoch {} is not in this log",
+                "offsets from {} on were given again in epoch {}: records read there in epoch {} are not in this log",
                 next.first_offset, next.epoch, cursor.epoch
             );
             let parting = Cursor { log_id, epoch: next.epoch, offset: next.first_offset };

@@ -66,7 +66,7 @@ impl Reads {
         let level = match read.min_level {
             AckLevel::Written => Level::Written,
             AckLevel::Durable if self.reach < AckLevel::Durable => {
-                let text = "nothing is durable on what this log stands on (`clactl status`); read at `written`";
+                let text = "nothing is durable on this log's storage (`clactl status`); read at `written`";
                 return Err(ErrorInfo::new(ErrorCode::LevelUnreachable, text));
             }
             AckLevel::Durable => Level::Durable,

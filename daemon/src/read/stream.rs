@@ -53,8 +53,7 @@ impl ReadSlots {
 
 /// Error for a READ that ends because it makes room.
 fn makes_room() -> ErrorInfo {
-    let text = "as many READs as may be are open, most of them of this user (or of the network), and others want one: this one \
-                makes room; read again from where it ended";
+    let text = "all READs are in use, most of them by this user (or the network): this one ends for another owner; read again from its last cursor";
     ErrorInfo::new(ErrorCode::Busy, text).retry_after_ms(1000)
 }
 

@@ -69,7 +69,7 @@ fn a_limit_on_the_size_of_files() {
 fn a_folder_that_another_clad_has() {
     let daemon = Daemon::start();
     let mut bystander = Bystander::of(&daemon);
-    let who = format!("pid {} has it: stop that", daemon.pid());
+    let who = format!("pid {} uses it: stop that", daemon.pid());
     refused(&Setup::in_folder(daemon.dir()), 1, &["in use by another clad", &daemon.dir().display().to_string(), &who]);
     bystander.is_served();
 }
@@ -174,7 +174,7 @@ fn a_start_that_waits_for_the_disk_can_be_stopped() {
         kill(Pid::from_raw(waits.pid() as i32), signal).expect("it is there");
         waits.wait_end(TEST_TIMEOUT).unwrap_or_else(|| panic!("it waits on:\n{}", waits.said()));
         assert_eq!(waits.code(), Some(1), "{}", waits.said());
-        assert!(waits.said().contains("told to end before the log was open"), "{}", waits.said());
+        assert!(waits.said().contains("stopped before the log was open"), "{}", waits.said());
         drop(held);
         daemon.restart();
         assert_eq!(daemon.status().offsets.expect("offsets").durable, 1);

@@ -95,7 +95,7 @@ fn after_kill_9() {
     resend_is_stored_once(Between::Kill9);
 }
 
-/// The operator allows less by now: it is refused for what it is, and its sender is told that it may be there.
+/// The operator allows less by now: it is refused for what it is, and its sender gets an error that it may be there.
 #[test]
 fn what_would_not_be_taken_any_more_may_be_stored() {
     let mut daemon = Daemon::start();

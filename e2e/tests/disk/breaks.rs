@@ -64,7 +64,7 @@ fn stays_up_and_loses_nothing(disk: &mut Disk, recorder: &Recorder) {
     assert!(fs::File::create(&another).is_err(), "it goes on");
 
     // It tries to recover, again and again, and that fails; it stays, gives what was acknowledged, and refuses the rest.
-    daemon.wait_said("recovery failed, it is tried again");
+    daemon.wait_said("recovery failed and will be tried again");
     let status = daemon.status();
     assert!(status.failed && !status.ready, "{status:?}");
     assert_eq!(status.offsets.map(|offsets| offsets.durable), Some(10), "{status:?}");

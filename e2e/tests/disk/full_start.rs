@@ -91,7 +91,7 @@ fn serves_or_says_what_to_do() {
                 Err(ended) => {
                     refused += 1;
                     assert_eq!(ended.code, Some(1), "{}", ended.said);
-                    assert!(ended.said.contains("make room on the file system"), "{}", ended.said);
+                    assert!(ended.said.contains("free space on the file system"), "{}", ended.said);
                 }
             }
         }
@@ -148,7 +148,7 @@ fn comes_up_behind_a_torn_tail() {
         let hog = fill();
         daemon.try_restart().unwrap_or_else(|ended| panic!("{prepared}, {half_made}: {}", ended.said));
         let said = daemon.said();
-        let in_place = said.contains("behind its end");
+        let in_place = said.contains("after its end");
         assert_eq!(in_place, !prepared && !half_made, "{said}");
         assert!(!said.contains("direct I/O could not be tried"), "{said}");
         intact(&daemon, acked);

@@ -121,7 +121,7 @@ fn a_drain_that_does_not_get_on_is_seen_and_holds_up_no_socket_client() {
     let posted = submit(&producer, AckLevel::Written, "behind it".to_owned());
     socket.append_acked(0, AckLevel::Durable, &[b"by the socket"]);
     let page = until("nobody sees it", "degraded");
-    assert!(page.contains("the drain of the rings has not got on for"), "{page}");
+    assert!(page.contains("the drain of the rings has made no progress for"), "{page}");
     assert_eq!(web::page(daemon.port("metrics"), "/readyz").0, 200, "appends are taken");
     drop(frozen);
     runtime.block_on(posted).expect("written");

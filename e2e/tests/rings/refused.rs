@@ -23,7 +23,7 @@ fn without_room() -> Daemon {
     assert_eq!(daemon.term(), Some(0));
     daemon.restart_with("journal.reserve_free", "8000TiB");
     // From now on there are no more than it has: one that was prepared before may be among them.
-    daemon.wait_said("no room for a further segment");
+    daemon.wait_said("no space for another segment");
     let (mut raw, mut sequence) = (Raw::producer(&daemon.socket()).0, 0);
     for more in [100_000, 1000] {
         let body = format!("{FILLER_PREFIX}{}", "x".repeat(more));

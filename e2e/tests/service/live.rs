@@ -231,7 +231,7 @@ fn each_rule_of_retention_begins_to_hold_and_ends() {
         assert_eq!((removed(rule), number("clad_lowest_offset")), (0.0, kept), "{rule}");
         reload(&daemon, &format!("[retention]\n{keys}"));
         // By age only where something synchronises the clock of this host.
-        let rests = || rule == "max_age" && daemon.said().contains("retention by age rests");
+        let rests = || rule == "max_age" && daemon.said().contains("retention by age is paused");
         daemon.wait_until(rule, |_| removed(rule) >= 3.0 || rests());
         reload(&daemon, "");
         // One may have been on its way: until nothing has gone for a while.
@@ -274,7 +274,7 @@ fn the_deadline_of_a_stop_changes() {
     let mut daemon = daemon();
     reload(&daemon, "[daemon]\ndrain_timeout = \"1234ms\"\n");
     assert_eq!(daemon.term(), Some(0));
-    assert!(daemon.said().contains("patience=1.234s"), "{}", daemon.said());
+    assert!(daemon.said().contains("drain_timeout=1.234s"), "{}", daemon.said());
 }
 
 /// Whoever lets HUP change another key shows here that it does.

@@ -116,7 +116,7 @@ fn a_stop_while_the_journal_has_failed_says_what_it_loses() {
     raw.append(1, AckLevel::Received, &[b"two", b"three"]);
     says(&daemon, &["The journal has failed"]);
     assert_eq!(daemon.term(), Some(1));
-    let lost = "could not be ended cleanly in time: what was acknowledged as `received` and not written yet is lost (2 \
+    let lost = "could not be closed cleanly in time: what was acknowledged as `received` and not written yet is lost (2 \
                 records, offsets 1 to 2); nothing that was acknowledged as `written` or `durable` is lost";
     assert!(daemon.said().contains(lost), "{}", daemon.said());
 }
@@ -157,7 +157,7 @@ fn records_that_are_damaged_and_segments_that_are_gone() {
     let read = run(&mut clactl(&["query", "-o", "cat", "--server", &daemon.address("unix")]), b"");
     assert_eq!(read.status.code(), Some(1), "{read:?}");
     let dir = daemon.dir().display().to_string();
-    says(&daemon, &["Damaged records were met", &format!("clactl verify {dir}"), "copy the folder"]);
+    says(&daemon, &["Damaged records were found", &format!("clactl verify {dir}"), "copy the folder"]);
     assert_eq!(daemon.term(), Some(0));
     fs::remove_file(daemon.dir().join(format!("{:020}.clog", 0))).expect("removed");
     daemon.restart();
@@ -173,7 +173,7 @@ fn records_that_are_refused_or_dropped() {
     let mut newcomer = stranger(&daemon);
     newcomer.append(0, AckLevel::Durable, &[b"one too many"]);
     newcomer.refused();
-    says(&daemon, &["1 record refused just now (busy 1)", "told to try again"]);
+    says(&daemon, &["1 record refused just now (busy 1)", "who may try again"]);
     newcomer.append(0, AckLevel::None, &[b"and one that wants no answer"]);
     newcomer.ping();
     says(&daemon, &["1 record dropped since the start (busy 1)", "level `none`"]);
@@ -218,10 +218,10 @@ fn no_room_for_a_further_segment() {
     let (mut raw, _) = Raw::producer(&daemon.socket());
     raw.append(0, AckLevel::Durable, &[b"no room"]);
     raw.refused();
-    says(&daemon, &["Appends are refused: the disk has no room", "set a rule of [retention] and reload"]);
+    says(&daemon, &["Appends are refused: the disk has no space", "set a rule of [retention] and reload"]);
     says(&daemon, &["The disk is full", "reserve"]);
     let (status, why) = page(&daemon, "/readyz");
-    assert!(status == 503 && why.contains("no room for a further segment"), "{status} {why}");
+    assert!(status == 503 && why.contains("no space for another segment"), "{status} {why}");
     assert_eq!(daemon.term(), Some(0));
     daemon.restart_with("journal.reserve_free", "1MiB");
     assert_eq!(page(&daemon, "/readyz").0, 200);
@@ -246,12 +246,12 @@ fn no_room_for_a_further_segment_while_small_appends_fit() {
             other => panic!("{other:?}"),
         }
     }
-    says(&daemon, &["Appends are refused: the disk has no room"]);
+    says(&daemon, &["Appends are refused: the disk has no space"]);
     for _ in 0..20 {
         raw.append_acked(sequence, AckLevel::Written, &[b"it fits"]);
         sequence += 1;
         let (status, why) = page(&daemon, "/readyz");
-        assert!(status == 503 && why.contains("no room for a further segment"), "{status} {why}");
+        assert!(status == 503 && why.contains("no space for another segment"), "{status} {why}");
         assert_eq!(web::metrics(daemon.port("metrics"))["clad_ready"], 0.0);
         thread::sleep(Duration::from_millis(100)); // over more than one look of the daemon at its journal
     }

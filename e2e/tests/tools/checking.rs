@@ -60,8 +60,8 @@ fn a_check_and_a_start_agree() {
                 std::os::unix::fs::symlink("nowhere", setup.dir()).expect("made");
                 Vec::new()
             },
-            "is a link that leads nowhere",
-            "is a link that leads nowhere",
+            "is a link to something that does not exist",
+            "is a link to something that does not exist",
         ),
         (
             "a file above the folder",

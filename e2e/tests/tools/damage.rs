@@ -135,7 +135,7 @@ fn one_cause_is_one_damaged_place() {
     assert!(text.contains("DAMAGE: segment 0, offsets 0 to 49: missing, from offset 0 on\n"), "{text}");
 }
 
-/// What a dead daemon had in flight behind its last batch was never vouched for.
+/// What a dead daemon had in flight behind its last batch was never confirmed.
 #[test]
 fn garbage_behind_the_end() {
     let mut daemon = Daemon::start();

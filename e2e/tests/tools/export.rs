@@ -180,7 +180,11 @@ fn an_interrupt_keeps_what_was_done() {
     running.send(Signal::SIGINT);
     running.wait_end(TEST_TIMEOUT).expect("it ends");
     assert_eq!(running.code(), Some(1), "it was far from its end: {}", running.said());
-    assert!(running.wait_for(OutputStream::Stdout, "the same call goes on", TEST_TIMEOUT), "{}", running.printed());
+    assert!(
+        running.wait_for(OutputStream::Stdout, "the same call continues it", TEST_TIMEOUT),
+        "{}",
+        running.printed()
+    );
     assert_eq!(synced(&file), fs::metadata(&file).expect("the file").len(), "nothing is left behind");
     clactl_ends(0, &arguments, b"");
     assert_eq!(fs::read(&file).expect("the export"), ok(&daemon, &["export"]));
@@ -318,7 +322,7 @@ fn an_abandoned_history_is_refused() {
     for (source, at) in [("--server", &server), ("--dir", &dir)] {
         let output = clactl_ends(1, &["export", source, at, "-o", "cat", &file], b"");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(said.contains("given up") && said.contains("cannot go on"), "{source}: {said}");
+        assert!(said.contains("abandoned") && said.contains("cannot continue"), "{source}: {said}");
         assert_eq!(fs::read(&file).expect("the export"), numbers(0..20), "it is kept");
     }
     // Another log is another matter.
@@ -351,7 +355,7 @@ fn a_file_that_is_something_else_is_not_touched() {
     fs::write(&file, [numbers(3..6), b"number 9\n".to_vec()].concat()).expect("written");
     refused(&["-o", "cat", "--from", "3", "--to", "7"], "was changed");
     fs::remove_file(&file).expect("removed");
-    refused(&["-o", "cat", "--from", "3", "--to", "7"], "is gone");
+    refused(&["-o", "cat", "--from", "3", "--to", "7"], "does not exist");
     assert!(!file.exists());
     ok(&daemon, &["export", "--fresh", "-o", "cat", "--from", "3", "--to", "7", &name]);
     let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&file).expect("the file").permissions());

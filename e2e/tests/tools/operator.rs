@@ -131,7 +131,7 @@ fn a_range_that_ends_before_it_begins_is_a_wrong_call() {
         &["export", "--from", "5", "--to", "3"],
     ] {
         let said = clactl_ends(2, &[words, &["--server", &server]].concat(), b"");
-        assert!(String::from_utf8_lossy(&said.stderr).contains("lies behind"), "{words:?}: {said:?}");
+        assert!(String::from_utf8_lossy(&said.stderr).contains("is after"), "{words:?}: {said:?}");
     }
 }
 

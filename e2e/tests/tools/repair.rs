@@ -58,7 +58,7 @@ fn two_bytes_of_a_header() {
             });
         },
         verify: Some("offsets 20 to 39"),
-        left: Some("segment 1 has no header that can be believed"),
+        left: Some("segment 1 has no valid header"),
         lost: of(1),
         ends: 1,
         ..Damage::default()
@@ -118,7 +118,7 @@ fn a_segment_cut_to_nothing() {
     Damage {
         hit: &|files| change(files, name(1), Vec::clear),
         verify: Some("segment 1"),
-        left: Some("segment 1 has no header that can be believed"),
+        left: Some("segment 1 has no valid header"),
         lost: of(1),
         ends: 1,
         ..Damage::default()
@@ -185,7 +185,7 @@ fn two_segments_swapped() {
             files.insert(name(2), one);
         },
         verify: Some("segment 1"),
-        actions: &["segment 1 lay under the name of segment 2", "segment 2 lay under the name of segment 1"],
+        actions: &["segment 1 had the name of segment 2", "segment 2 had the name of segment 1"],
         ..Damage::default()
     }
     .both();
@@ -202,9 +202,9 @@ fn three_segments_in_each_others_place() {
         },
         verify: Some("segment 1"),
         actions: &[
-            "segment 0 lay under the name of segment 1",
-            "segment 1 lay under the name of segment 2",
-            "segment 2 lay under the name of segment 0",
+            "segment 0 had the name of segment 1",
+            "segment 1 had the name of segment 2",
+            "segment 2 had the name of segment 0",
         ],
         ..Damage::default()
     }
@@ -222,7 +222,7 @@ fn a_segment_whose_name_another_log_has() {
             files.insert(name(2), other[&name(2)].clone());
         },
         verify: Some(": belongs to another log"),
-        actions: &["segment 2 belongs to the log", "segment 2 lay under the name of segment 900: put back"],
+        actions: &["segment 2 belongs to the log", "segment 2 had the name of segment 900: renamed"],
         ..Damage::default()
     }
     .both();
@@ -238,7 +238,7 @@ fn a_copy_of_a_segment_without_a_header() {
             change(files, name(2), |bytes| bytes[..4096].fill(0));
         },
         verify: Some("segment 2"),
-        actions: &["segment 2 has no header that can be believed, and lies elsewhere", "segment 2 lay under the name"],
+        actions: &["segment 2 has no valid header, and is elsewhere", "segment 2 had the name"],
         ..Damage::default()
     }
     .both();
@@ -252,7 +252,7 @@ fn a_segment_under_a_name_that_was_never_in_use() {
             files.insert(name(900), one);
         },
         verify: Some(": missing, from"),
-        actions: &["segment 1 lay under the name of segment 900: put back"],
+        actions: &["segment 1 had the name of segment 900: renamed"],
         ..Damage::default()
     }
     .both();
@@ -281,7 +281,7 @@ fn clad_meta_deleted() {
             files.remove(Path::new("clad.meta")).expect("it was there");
         },
         verify: Some("`clactl repair`"),
-        actions: &["clad.meta was lost: made anew from segments 0 to 3, from offset 0 on"],
+        actions: &["clad.meta was lost: rebuilt from segments 0 to 3, from offset 0 on"],
         ..Damage::default()
     }
     .both();
@@ -292,7 +292,7 @@ fn clad_meta_zeroed() {
     Damage {
         hit: &|files| change(files, "clad.meta".into(), |bytes| bytes.fill(0)),
         verify: Some("`clactl repair`"),
-        actions: &["clad.meta was lost: made anew from segments 0 to 3, from offset 0 on"],
+        actions: &["clad.meta was lost: rebuilt from segments 0 to 3, from offset 0 on"],
         ..Damage::default()
     }
     .both();
@@ -308,7 +308,7 @@ fn a_slot_of_clad_meta_zeroed() {
                 bytes[slot * half..(slot + 1) * half].fill(0);
             });
         };
-        let actions = &["one of the two copies in clad.meta did not hold: written anew"];
+        let actions = &["one of the two copies in clad.meta was invalid: rewritten"];
         Damage { hit: &hit, actions, ..Damage::default() }.both();
     }
 }

@@ -56,7 +56,7 @@ impl Journal {
         let clean = ended == Some(true);
         if clean && !alone {
             let reason =
-                "the disk does not answer whoever prepares a segment: left there, behind a clean end".to_owned();
+                "the disk does not answer while a segment is prepared: the segment is left as it is, and the log was closed cleanly".to_owned();
             shared.env().emit(Event::SegmentFailed { reason });
         }
         clean

@@ -193,8 +193,7 @@ impl OfflineLog {
             Loaded::Found { meta, whole, .. } => {
                 if !whole {
                     notes.push(
-                        "one of the two copies in clad.meta does not hold: a write of it was cut, or it has rotted; the next \
-                         start or `clactl repair` writes it anew"
+                        "one of the two copies in clad.meta is invalid: a write of it was cut, or it is damaged; the next start or `clactl repair` rewrites it"
                             .to_owned(),
                     );
                 }
@@ -332,10 +331,10 @@ impl OfflineLog {
         if behind > 0 {
             self.notes.push(match planned.damage.last().is_some_and(|lost| lost.to == next_offset) {
                 false => format!(
-                    "torn tail: {behind} bytes behind offset {next_offset} in segment {number}, never vouched for"
+                    "torn tail: {behind} bytes behind offset {next_offset} in segment {number}, never confirmed"
                 ),
                 true => format!(
-                    "{behind} bytes at the end of segment {number}: of the damage before offset {next_offset}, or never vouched for"
+                    "{behind} bytes at the end of segment {number}: of the damage before offset {next_offset}, or never confirmed"
                 ),
             });
         }

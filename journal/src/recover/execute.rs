@@ -434,7 +434,7 @@ impl PlanExecutor<'_> {
             let lost = seen.batches.iter().filter(|batch| batch.is_data() && seen.was_lost(batch));
             work.lost = lost.map(|batch| (batch.pos, batch.end)).collect();
             (work.scan.batches, work.kept) = (seen.batches, kept.clone());
-            let context = format!("set aside the tail of segment {}", work.number);
+            let context = format!("move the tail of segment {} to quarantine", work.number);
             if !self.faults.has(Fault::TailNotQuarantined) {
                 self.quarantine(work).map_err(OpenError::io(context))?;
             }

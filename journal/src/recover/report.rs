@@ -87,7 +87,7 @@ impl fmt::Display for Report {
         };
         write!(f, "{how}: next offset {}, epoch {}", self.next_offset, self.epoch)?;
         if self.meta_slot {
-            write!(f, "; one of the two copies in clad.meta did not hold: written anew from the other")?;
+            write!(f, "; one of the two copies in clad.meta was invalid: rewritten from the other")?;
         }
         for (segment, byte) in &self.corrected {
             write!(
@@ -96,7 +96,7 @@ impl fmt::Display for Report {
             )?;
         }
         for name in &self.unknown {
-            write!(f, "; a segment that clad.meta does not know, and that is not empty, was set aside: {name}")?;
+            write!(f, "; a segment that is not in clad.meta, and not empty, was moved to quarantine: {name}")?;
         }
         if self.fresh || self.clean && !self.is_damaged() {
             return Ok(());
@@ -104,11 +104,14 @@ impl fmt::Display for Report {
         write!(f, "; {} segments scanned, {} bytes read", self.scanned, self.bytes_read)?;
         write!(f, "; {} records ({} bytes) written again", self.rewritten_records, self.rewritten_bytes)?;
         match self.cut_at {
-            Some(at) => write!(f, "; cut at offset {at}, {} bytes set aside in quarantine/", self.quarantined_bytes)?,
+            Some(at) => write!(f, "; cut at offset {at}, {} bytes moved to quarantine/", self.quarantined_bytes)?,
             None => write!(f, "; {} bytes set aside", self.quarantined_bytes)?,
         }
         for (segment, bytes) in &self.left_in_place {
-            write!(f, "; no room to set {bytes} bytes aside: they stay in segment {segment}, behind its end")?;
+            write!(
+                f,
+                "; no space to move {bytes} bytes to quarantine/: they stay in segment {segment}, after its end"
+            )?;
         }
         for d in &self.damage {
             write!(f, "; DAMAGE: offsets {} to {} are lost", d.from, d.to.saturating_sub(1))?;

@@ -75,7 +75,7 @@ pub fn repair_storage(
     repair.refuse_newer(dir)?;
     let meta = repair.whose(dir)?;
     repair.quarantine_foreign().map_err(OpenError::io("set foreign names aside"))?;
-    repair.quarantine_unreadable().map_err(OpenError::io("set unreadable segments aside"))?;
+    repair.quarantine_unreadable().map_err(OpenError::io("move unreadable segments away"))?;
     repair.put_in_order().map_err(OpenError::io("put segments in order"))?;
     let meta = repair.meta(meta).map_err(OpenError::io("make clad.meta"))?;
     let lost = repair.reseal(&meta)?;

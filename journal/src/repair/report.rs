@@ -119,7 +119,7 @@ impl fmt::Display for Action {
                 write!(f, "{META_NAME} belongs to the log {id}, and all segments to another: moved to {QUARANTINE}/")
             }
             Self::RewroteSlot => {
-                write!(f, "one of the two copies in {META_NAME} did not hold: written anew from the other")
+                write!(f, "one of the two copies in {META_NAME} was invalid: rewritten from the other")
             }
             Self::NamedSegments { said, highest } => {
                 match said {
@@ -131,24 +131,22 @@ impl fmt::Display for Action {
             Self::QuarantinedCopy { segment, of } => {
                 write!(f, "segment {segment} is a copy of segment {of}: moved to {QUARANTINE}/")
             }
-            Self::QuarantinedNoHeader { segment } => write!(
-                f,
-                "segment {segment} has no header that can be believed, and lies elsewhere too: moved to {QUARANTINE}/"
-            ),
+            Self::QuarantinedNoHeader { segment } => {
+                write!(f, "segment {segment} has no valid header, and is elsewhere too: moved to {QUARANTINE}/")
+            }
             Self::QuarantinedUnreadable { segment } => write!(
                 f,
-                "the header of segment {segment} cannot be read, and so none of its records: moved to {QUARANTINE}/; if \
-                 the device gives it again, put it back"
+                "the header of segment {segment} cannot be read, and so none of its records: moved to {QUARANTINE}/; if the device can read it again, move it back"
             ),
             Self::PutBack { segment, to } => {
-                write!(f, "segment {to} lay under the name of segment {segment}: put back")
+                write!(f, "segment {to} had the name of segment {segment}: renamed")
             }
             Self::CorrectedHeader { segment, byte } => {
                 write!(f, "segment {segment} had a wrong byte in its header, at {byte}: corrected")
             }
             Self::RebuiltMeta { segments: (low, high), lowest_offset, epoch } => write!(
                 f,
-                "{META_NAME} was lost: made anew from segments {low} to {high}, from offset {lowest_offset} on, epoch {epoch}"
+                "{META_NAME} was lost: rebuilt from segments {low} to {high}, from offset {lowest_offset} on, epoch {epoch}"
             ),
             Self::Resealed { segments: (first, last), lost } => {
                 match first == last {
@@ -169,7 +167,7 @@ impl fmt::Display for Left {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Missing(n) => write!(f, "segment {n} is missing: only a backup of {} can help", segment_name(*n)),
-            Self::NoHeader(n) => write!(f, "segment {n} has no header that can be believed: its records are lost"),
+            Self::NoHeader(n) => write!(f, "segment {n} has no valid header: its records are lost"),
         }
     }
 }

@@ -34,7 +34,7 @@ impl World {
         if !self.disk.names().contains(&name) || !self.disk.destroy_in_writeback(&name) {
             return Ok(());
         }
-        self.note(|| format!("a vouch in {name} cannot be written back, and its block is lost"));
+        self.note(|| format!("a commit marker in {name} cannot be written back, and its block is lost"));
         self.stats.commit_markers_lost += 1;
         self.disturbed = true;
         match self.rng.below(3) {
@@ -48,7 +48,7 @@ impl World {
         }
         self.settle()?;
         let now = self.stepper.as_ref().map_or(0, |s| s.watermarks().failures);
-        ensure(now > failures, || format!("nobody was told that {name} could not be written back"))?;
+        ensure(now > failures, || format!("nothing reported that {name} could not be written back"))?;
         self.read_along()
     }
 }

@@ -122,7 +122,7 @@ impl Stage {
         }
     }
 
-    /// Idle for long enough that the last watermarks are vouched for.
+    /// Idle for long enough that a commit marker has the last watermarks.
     pub(crate) fn rest(&self) {
         self.run();
         self.clock.step(Duration::from_millis(200));
@@ -222,7 +222,7 @@ pub(crate) fn damage(faults: Faults) {
         let at = bytes.windows(64).position(|w| w == payload).unwrap() as u64 + 2000;
         stage.disk.flip(SEGMENT, at, 4);
         if cut {
-            // The last vouch is not synced. Where a cut takes it along, what lies behind the damage is proven by nobody.
+            // The last commit marker is not synced. Where a cut takes it along, what lies behind the damage is proven by nobody.
             stage.cut_power(Survival::All);
         } else {
             stage.journal = None;
@@ -233,7 +233,7 @@ pub(crate) fn damage(faults: Faults) {
         let named: Vec<_> = report.damage.iter().map(|d| (d.from, d.to)).collect();
         assert_eq!(named, [(lost, lost + 1)], "{report}");
         assert_eq!((report.cut_at, report.next_offset), (None, 3), "{report}");
-        // What was given up once stays so, also where the disk thinks better of it: it may be stored anew by then. (Where
+        // What was given up once stays so, also where the disk thinks better of it: it may be stored again by then. (Where
         // the last batch was, there is the footer now.)
         for again in [false, true] {
             if again && lost < 2 {
@@ -247,7 +247,7 @@ pub(crate) fn damage(faults: Faults) {
     }
 }
 
-/// A batch that nobody vouched for and that does not hold is cut off, and its bytes are kept aside.
+/// A batch that nothing confirms and that is not intact is cut off, and its bytes go to quarantine.
 pub(crate) fn tail(faults: Faults) {
     let mut stage = Stage::new(faults);
     stage.append(500, None);
@@ -290,7 +290,7 @@ pub(crate) fn retention(faults: Faults) {
     }
 }
 
-/// What tells a segment's bytes from any other file's: a salt of its own.
+/// Distinction of a segment's bytes from those of any other file: a salt of its own.
 pub(crate) fn salt(faults: Faults) {
     let mut stage = Stage::new(faults);
     let mut salts = Vec::new();
@@ -498,7 +498,7 @@ pub(crate) fn behind_the_cut(faults: Faults) {
         let first = stage.append(5000, None);
         stage.run();
         assert_eq!(stage.journal().watermarks().durable, 1);
-        // Two are written and not synced when the third is, which vouches for them.
+        // Two are written and not synced when the third is, which confirms them.
         for _ in 0..2 {
             stage.append_for(Level::Written, 9000, None);
             stage.one_job(Kind::Write);
@@ -555,7 +555,7 @@ pub(crate) fn recovery_keeps_its_space(faults: Faults) {
         }
         let names = stage.disk.names();
         assert!(!names.iter().any(|name| name.ends_with(".tmp")), "seed {seed}: not written elsewhere: {names:?}");
-        // What has landed is set aside, for which it takes a block more.
+        // What has landed goes to quarantine, for which it takes a block more.
         over += usize::from(stage.journal().watermarks().accepting != Accepting::Failed);
         stage.disk.set_capacity(1 << 40);
         stage.clock.step(Duration::from_secs(60));

@@ -8,7 +8,7 @@ const SEGMENTS: u64 = 40;
 const AGE: Duration = Duration::from_secs(1000);
 
 /// Each file that anybody opens finds one segment less, so that every look of the reader is for what has just gone. It is
-/// told what was removed and given the rest: nothing of it is damage.
+/// given a gap for what was removed, and the rest: nothing of it is damage.
 pub(crate) fn retention(faults: Faults) {
     let mut stage = Stage::new(faults);
     stage.config.retention = Retention { max_age: AGE, ..Retention::default() };

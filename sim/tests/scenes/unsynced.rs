@@ -1,4 +1,4 @@
-//! What is written and not synced yet, when its sync fails: batches under `fire_and_forget`, and a vouch under any policy.
+//! What is written and not synced yet, when its sync fails: batches under `fire_and_forget`, and a commit marker under any policy.
 
 use clad_journal::clock::Clock;
 
@@ -36,7 +36,7 @@ pub(crate) fn repeated_block(faults: Faults) {
     assert_eq!(stage.read(acknowledged), Some(vec![1; 200]), "{}", stage.journal().report());
 }
 
-/// What has the journal look at its segment again after a vouch.
+/// What has the journal look at its segment again after a commit marker.
 #[derive(Clone, Copy, Debug)]
 enum After {
     Rotation,
@@ -44,15 +44,15 @@ enum After {
     Append,
 }
 
-/// A vouch repeats the bytes of the block it goes into, which were synced with their batches, and is not synced itself. Where it
+/// A commit marker repeats the bytes of the block it goes into, which were synced with their batches, and is not synced itself. Where it
 /// goes through the page cache, the kernel writes it back at leisure; that fails, and the device has lost what it held
-/// there. Whatever comes next is told of it, and what was in the block is written again from memory, be it that the last batch in
+/// there. Whatever comes next gets the error, and what was in the block is written again from memory, be it that the last batch in
 /// it has driven the one before it out of what is kept for readers.
 pub(crate) fn commit_marker_block(faults: Faults) {
     let range = Policy::SyncFileRange { max_delay: Duration::ZERO, max_bytes: 64 << 10, in_flight: 2 };
     let policies = [range, Policy::GROUP_COMMIT, Policy::PerMessage];
     let afters = [After::Rotation, After::Close, After::Append];
-    // The last of these leaves one block behind the vouch: a footer there ends the file, and would hold.
+    // The last of these leaves one block behind the commit marker: a footer there ends the file, and would hold.
     let logs = [&[5000, 200][..], &[14_000, 14_000, 14_000, 12_000]];
     let cases = policies.iter().flat_map(|p| afters.map(|after| (*p, after)));
     for ((policy, after), lens) in cases.flat_map(|case| logs.map(|lens| (case, lens))) {
@@ -68,8 +68,8 @@ pub(crate) fn commit_marker_block(faults: Faults) {
         assert_eq!(stage.journal().watermarks().durable, lens.len() as u64, "{what}");
         let writes = stage.disk.counters().writes;
         stage.rest();
-        assert_eq!(stage.disk.counters().writes, writes + 1, "it vouches: {what}");
-        assert!(stage.disk.destroy_in_writeback(SECOND), "the vouch is synced: {what}");
+        assert_eq!(stage.disk.counters().writes, writes + 1, "it writes a commit marker: {what}");
+        assert!(stage.disk.destroy_in_writeback(SECOND), "the commit marker is synced: {what}");
         match after {
             After::Rotation => stage.journal().request_rotate(),
             After::Close => stage.journal().close(),
@@ -149,7 +149,7 @@ pub(crate) fn repeated_segment(faults: Faults) {
     assert!(written_over > 0, "never is it killed when it has written the footer and not made the file shorter");
 }
 
-/// A vouch is unsynced until its block is written again and that is synced: a failure later than that concerns nothing that was
+/// A commit marker is unsynced until its block is written again and that is synced: a failure later than that concerns nothing that was
 /// durable, and recovery makes no segment for it.
 pub(crate) fn written_over(faults: Faults) {
     for policy in [Policy::GROUP_COMMIT, Policy::PerMessage] {
@@ -166,7 +166,7 @@ pub(crate) fn written_over(faults: Faults) {
         stage.journal().request_rotate();
         stage.run();
         assert_eq!((stage.journal().watermarks().failures, stage.journal().meta().highest_segment), (1, 1));
-        // The first attempt may be told of the same error, through another open file.
+        // The first attempt may get the same error, through another open file.
         for _ in 0..2 {
             stage.clock.step(Duration::from_secs(3));
             stage.run();
@@ -177,7 +177,7 @@ pub(crate) fn written_over(faults: Faults) {
     }
 }
 
-/// Nobody waits for a vouch: what is written an hour after it is not an hour old.
+/// Nobody waits for a commit marker: what is written an hour after it is not an hour old.
 pub(crate) fn age(faults: Faults) {
     let mut stage = Stage::new(faults);
     stage.config.policy = Policy::FireAndForget { sync_interval: Duration::from_secs(1) };

@@ -58,7 +58,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     case("a disk without inodes", &ext4_of(&["-N", "64"]), without);
     case("a full disk stops an export, which goes on", &small, "full::stops_an_export_which_resumes");
     case(
-        "a device that fails what it took is told by the sync",
+        "a device that fails what it took is reported by the sync",
         &small,
         "full::fails_a_device_and_the_sync_reports_it",
     );
@@ -347,7 +347,7 @@ impl Mount {
         Ok(mount)
     }
 
-    /// Unmounts it and tells what went wrong.
+    /// Unmounts it and reports what went wrong.
     fn away(mut self) -> Result<()> {
         self.clear()
     }

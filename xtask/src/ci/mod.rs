@@ -138,7 +138,7 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode> {
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Of a failure's text the lines that tell a seed, and what each panic said: ten at most, and no long ones.
+/// Of a failure's text the lines with a seed, and what each panic said: ten at most, and no long ones.
 fn failure_lines(text: &str) -> impl Iterator<Item = String> {
     let mut lines: Vec<String> = Vec::new();
     let mut panicked = false;

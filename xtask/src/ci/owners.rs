@@ -13,9 +13,9 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     let binary = built_tests(&run.root, "owners")?;
     for (name, module) in [
         ("thousands who say BYE push nobody out, over restarts and crashes", "goodbyes::"),
-        ("an id that comes back after BYE begins anew", "returns::"),
+        ("an id that comes back after BYE begins again", "returns::"),
         ("a user is one owner of producers by every transport, and who has few is let in", "producer_slots::"),
-        ("one user takes all he can of everything, and nobody else is told", "greed::"),
+        ("one user takes all he can of everything, and nobody else is refused", "greed::"),
     ] {
         run.case(name, || {
             let mut command = Command::new(&binary);

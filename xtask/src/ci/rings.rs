@@ -27,7 +27,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         ensure!(!refused.status.success() && said.contains("must not have it"), "it compiles: {said}");
         Ok(())
     });
-    run.case("a program with stop points dies where it is told, and what it had committed is there", || {
+    run.case("a program with stop points dies at its stop point, and what it had committed is there", || {
         passed(&mut cargo(&["test", "--features", "stop-points", "--test", "stop_points"]), 2)
     });
     run.case("a thread that stops in the middle of a push holds up nobody of its process", || {

@@ -15,7 +15,7 @@ use super::{Run, output};
 const SEEDS: u64 = 2_000;
 /// Histories that are the same each time.
 const FIXED_HISTORIES: u64 = 8_000;
-/// So many of them for one on a worn device, unless more than these are asked for: then [`FAILING_DEVICE_EVERY_LONG`].
+/// So many of them for one on a failing device, unless more than these are asked for: then [`FAILING_DEVICE_EVERY_LONG`].
 const FAILING_DEVICE_EVERY: u64 = 40;
 const FAILING_DEVICE_EVERY_LONG: u64 = 4;
 /// So many histories of the journal alone for one of both sessions and the journal.
@@ -72,7 +72,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
             command.env("CLAD_SIM_FIXED", FIXED_HISTORIES.to_string());
             let failing_device =
                 if seeds > SEEDS { seeds / FAILING_DEVICE_EVERY_LONG } else { seeds.div_ceil(FAILING_DEVICE_EVERY) };
-            command.env("CLAD_SIM_WORN", failing_device.to_string());
+            command.env("CLAD_SIM_FAILING", failing_device.to_string());
             let began = Instant::now();
             let said = output(&mut command)?;
             print_lines(
@@ -82,8 +82,8 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
                     "fixed: ",
                     "found: ",
                     "rot: ",
-                    "found worn: ",
-                    "worn: ",
+                    "found failing device: ",
+                    "failing device: ",
                     "fresh: ",
                     "turnover: ",
                     "group_commit: ",

@@ -13,9 +13,9 @@ use super::disk::{Kind, call, closing_words, on};
 use super::patches::{self, Patch};
 use super::{Run, output, target};
 
-/// The daemon is told its fault by this variable.
+/// The variable that gives the daemon its fault.
 const NAMED: Patch = Patch {
-    name: "the daemon is told a fault",
+    name: "the daemon gets a fault",
     file: "daemon/src/life/setup.rs",
     right: "        ..JournalConfig::default()\n",
     wrong: "        faults: std::env::var(\"WRONG_ON_PURPOSE\").map_or_else(\n\

@@ -159,9 +159,9 @@ fn panels_fill_the_grid_and_do_not_cover_each_other() {
                 assert!(taken.insert(cell), "{name}: {} covers another", panel["title"]);
             }
         }
-        // No holes: every line of the grid that is used is used to its end.
+        // No gaps: every line of the grid that is used is used to its end.
         let depth = taken.iter().map(|cell| cell.1).max().expect("cells") + 1;
-        assert_eq!(taken.len() as u64, depth * 24, "{name} has holes");
+        assert_eq!(taken.len() as u64, depth * 24, "{name} has gaps");
     }
 }
 

@@ -26,7 +26,7 @@ const UNRESTRICTED: [&str; 9] = [
     "clad-e2e",
     "xtask",
 ];
-/// Names under which things gather that belong nowhere.
+/// Names of crates for things that belong nowhere.
 const CATCH_ALL_NAMES: [&str; 5] = ["common", "utils", "util", "helpers", "shared"];
 
 /// A manifest of a crate.

@@ -6,6 +6,7 @@
 
 mod changelog;
 mod code;
+mod docs;
 mod imports;
 mod lex;
 mod links;
@@ -64,6 +65,9 @@ pub(crate) struct Options {
     /// Show what ties the circles between files
     #[arg(long)]
     circles: bool,
+    /// Show how long the sentences of the documents are
+    #[arg(long)]
+    sentences: bool,
 }
 
 /// `cargo xtask tidy`
@@ -71,6 +75,9 @@ pub(crate) fn run(root: &Path, options: Options) -> Result<ExitCode> {
     let mut files = walk(root)?;
     if options.circles {
         ratchet::print_circles(&files)?;
+    }
+    if options.sentences {
+        docs::print(&files);
     }
     if options.write {
         ratchet::write(root, &files)?;

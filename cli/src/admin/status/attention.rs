@@ -62,13 +62,12 @@ fn availability(status: &v1::StatusResponse, say: &mut impl FnMut(Weight, String
         say(
             Weight::Grave,
             format!(
-                "The journal has failed ({why}): appends are refused. It recovers by itself as soon as the disk takes \
-                 writes again; `dmesg` says what ails it."
+                "The journal has failed ({why}): appends are refused. It recovers by itself when the disk accepts writes again; look at `dmesg` for the cause."
             ),
         );
     } else if !status.ready {
         let what = if status.disk_free_bytes < status.reserve_free_bytes + status.segment_bytes {
-            " Make room, or set a rule of [retention] and reload; appends resume by themselves."
+            " Free space, or set a rule of [retention] and reload; appends resume by themselves."
         } else {
             ""
         };
@@ -86,7 +85,7 @@ fn availability(status: &v1::StatusResponse, say: &mut impl FnMut(Weight, String
             "" => "move [journal] dir to a disk that can keep it",
             why => why,
         };
-        say(Weight::Mind, format!("`durable` is not offered on what the log stands on: {why}."));
+        say(Weight::Mind, format!("`durable` is not offered on this log's storage: {why}."));
     }
 }
 
@@ -101,9 +100,9 @@ fn disk(status: &v1::StatusResponse, say: &mut impl FnMut(Weight, String)) {
     let further = above.checked_div(status.segment_bytes).unwrap_or(u64::MAX);
     let share = (status.disk_free_bytes.saturating_mul(100)).checked_div(status.disk_total_bytes).unwrap_or(100);
     let hint = if status.retention {
-        "The rules of [retention] free only what the log takes."
+        "The rules of [retention] free only space of the log."
     } else {
-        "Make room, or set a rule of [retention] and reload."
+        "Free space, or set a rule of [retention] and reload."
     };
     if further < 2 {
         // What is open, or prepared, takes appends still.
@@ -136,8 +135,7 @@ fn damage(status: &v1::StatusResponse, counters: &v1::Counters, say: &mut impl F
         say(
             Weight::Grave,
             format!(
-                "Damaged records were met ({} since the start). `clactl verify {dir}` names them; copy the folder \
-                 before anything is tried.",
+                "Damaged records were found ({} since the start). `clactl verify {dir}` lists them; copy the folder before you try anything.",
                 count(counters.corrupt_records)
             ),
         );
@@ -181,7 +179,7 @@ fn recent(status: &v1::StatusResponse, sample: &Sample, say: &mut impl FnMut(Wei
         say(
             Weight::Mind,
             format!(
-                "{} refused just now ({}), for no fault of their senders: those were told to try again.",
+                "{} refused just now ({}), through no fault of their senders, who may try again.",
                 counted(total, "record"),
                 reasons(&ours)
             ),
@@ -191,7 +189,7 @@ fn recent(status: &v1::StatusResponse, sample: &Sample, say: &mut impl FnMut(Wei
     if counted_now.segments_unprepared > 1 && status.ready {
         say(
             Weight::Mind,
-            "Segments fill faster than the next one is made ready, which costs speed: raise [journal] segment_bytes."
+            "Segments fill faster than the next one is prepared, which costs speed: raise [journal] segment_bytes."
                 .to_owned(),
         );
     }
@@ -200,7 +198,7 @@ fn recent(status: &v1::StatusResponse, sample: &Sample, say: &mut impl FnMut(Wei
         say(
             Weight::Mind,
             format!(
-                "Appends fill what they may take together ({}), so that senders wait: the disk is slower than they are.",
+                "Appends fill what they may take together ({}), so senders wait: the disk is slower than they are.",
                 bytes(limit)
             ),
         );

@@ -223,7 +223,7 @@ fn state(status: &v1::StatusResponse) -> &'static str {
 fn stands_on(substrate: &v1::Substrate) -> String {
     let mut text = format!("{} at {} ({})", substrate.filesystem, substrate.mount_point, substrate.mount_options);
     if substrate.power_loss_protected {
-        text.push_str("; stated to keep its caches through power loss");
+        text.push_str("; stated to keep its data through power loss");
     }
     for device in &substrate.devices {
         let kind = if device.rotational { ", rotational" } else { "" };

@@ -207,13 +207,13 @@ fn a_disk_that_runs_full() {
     // And refused for it; what the journal says of space is not said twice.
     let refused = v1::StatusResponse {
         ready: false,
-        not_ready_reason: "the disk has no room for a further segment".into(),
+        not_ready_reason: "the disk has no space for another segment".into(),
         degraded: [("space".to_owned(), "no room".to_owned())].into(),
         ..low(100 << 20)
     };
     let said_of = said(&refused);
     assert_eq!(said_of.len(), 2, "{said_of:?}");
-    assert!(said_of[0].1.starts_with("Appends are refused: the disk has no room for a further segment. Make room"));
+    assert!(said_of[0].1.starts_with("Appends are refused: the disk has no space for another segment. Free space"));
     let text = screen::still(&refused, NOW, 80);
     assert!(text.contains("NOT taking appends"), "{text}");
 }
@@ -247,12 +247,9 @@ fn damage_losses_and_refusals() {
 #[test]
 fn a_level_that_is_not_offered() {
     let weak = v1::StatusResponse { highest_ack: v1::AckLevel::Written.into(), ..at_rest() };
-    assert!(said(&weak)[0].1.ends_with("stands on: move [journal] dir to a disk that can keep it."), "an older daemon");
+    assert!(said(&weak)[0].1.ends_with("storage: move [journal] dir to a disk that can keep it."), "an older daemon");
     let reasoned = v1::StatusResponse { not_durable_reason: "it is memory; set journal.dir".into(), ..weak.clone() };
-    assert_eq!(
-        said(&reasoned)[0].1,
-        "`durable` is not offered on what the log stands on: it is memory; set journal.dir."
-    );
+    assert_eq!(said(&reasoned)[0].1, "`durable` is not offered on this log's storage: it is memory; set journal.dir.");
     let by_choice = v1::StatusResponse { policy: v1::DurabilityPolicy::FireAndForget.into(), ..weak };
     assert_eq!(said(&by_choice), []);
 }

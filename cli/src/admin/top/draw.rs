@@ -189,7 +189,7 @@ mod tests {
         for (columns, lines) in [(80, 24), (60, 14), (40, 10), (200, 60)] {
             let text = shown(&failed, columns, lines);
             assert!(text.contains("The journal has failed (EIO)"), "{columns} x {lines}:\n{text}");
-            assert!(text.contains("ails it."), "to its end, {columns} x {lines}:\n{text}");
+            assert!(text.contains("for the cause."), "to its end, {columns} x {lines}:\n{text}");
         }
     }
 

@@ -213,11 +213,11 @@ fn values_that_cannot_work_together() {
         ),
         (
             "retention.max_bytes=64MiB",
-            "`retention.max_bytes`: 64MiB is too little to keep: the least is 3 × `journal.segment_bytes` = 192MiB; 0 is off",
+            "`retention.max_bytes`: 64MiB is too little: the least is 3 × `journal.segment_bytes` = 192MiB; 0 is off",
         ),
         (
             "retention.min_free=100MiB",
-            "`retention.min_free`: 100MiB never comes to anything: with less than `journal.reserve_free` + `journal.segment_bytes` = 128MiB free no further segment is begun, so set at least that; 0 is off",
+            "`retention.min_free`: 100MiB has no effect: with less than `journal.reserve_free` + `journal.segment_bytes` = 128MiB free no further segment is begun, so set at least that; 0 is off",
         ),
         ("ingest.grpc.listen=127.0.0.1:7440", "`ingest.grpc.listen`: 127.0.0.1:7440 is also `ingest.tcp.listen`"),
         ("ingest.shm.ring_bytes=100000", "`ingest.shm.ring_bytes`: 100000 is not a power of two from 64KiB to 256MiB"),
@@ -233,19 +233,19 @@ fn values_that_cannot_work_together() {
     assert_eq!(
         Fixture::new().set("retention.max_bytes=1GiB").set("retention.keep_bytes=2GiB").errors(),
         ["flag --set retention.keep_bytes=2GiB: `retention.keep_bytes`: 2GiB is more than \
-          `retention.max_bytes` = 1GiB; both cannot be kept"]
+          `retention.max_bytes` = 1GiB; both cannot hold"]
     );
     assert_eq!(
         of_set("retention.per_owner_bytes=1GiB"),
         [
-            "flag --set retention.per_owner_bytes=1GiB: `retention.per_owner_bytes`: nothing would ever remove what fills it: set \
+            "flag --set retention.per_owner_bytes=1GiB: `retention.per_owner_bytes`: no rule would ever remove records of that user: set \
           `retention.max_bytes`, `retention.max_age` or `retention.min_free` as well; 0 is off"
         ]
     );
     assert_eq!(
         Fixture::new().set("retention.max_age=7d").set("retention.per_owner_bytes=64MiB").errors(),
         [
-            "flag --set retention.per_owner_bytes=64MiB: `retention.per_owner_bytes`: 64MiB is too little to keep: the least is 3 × \
+            "flag --set retention.per_owner_bytes=64MiB: `retention.per_owner_bytes`: 64MiB is too little: the least is 3 × \
           `journal.segment_bytes` = 192MiB; 0 is off"
         ]
     );

@@ -97,7 +97,7 @@ fn strays_are_named_in_one_warning() {
         .loaded();
     assert_eq!(
         loaded.warnings,
-        ["left alone, since only CLAD_SECTION__KEY (two underscores) sets a key: CLAD_DEBUG, CLAD_LOG_LEVEL"]
+        ["ignored: only CLAD_SECTION__KEY (two underscores) sets a key: CLAD_DEBUG, CLAD_LOG_LEVEL"]
     );
     assert_eq!(loaded.config, Config::default());
 }

@@ -251,7 +251,7 @@ impl Conversation {
             }
             None => {
                 self.answer_all().await?;
-                Err(ErrorInfo::new(ErrorCode::ShuttingDown, "clad is going down").retry_after_ms(1000).into())
+                Err(ErrorInfo::new(ErrorCode::ShuttingDown, "clad is stopping").retry_after_ms(1000).into())
             }
         }
     }

@@ -196,10 +196,7 @@ impl Connection {
             if self.cut.take().is_some() && self.slot.slot_state().is_leaving() {
                 count_refusal(AckLevel::Received, makes_room().code, 1);
             }
-            return Err(io::Error::new(
-                io::ErrorKind::ConnectionAborted,
-                "clad is going down, or others want the place",
-            ));
+            return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "clad is stopping, or others want the place"));
         }
         if self.handshake.as_mut().is_some_and(|handshake| handshake.as_mut().poll(cx).is_ready()) {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "no HTTP/2 preface in time"));

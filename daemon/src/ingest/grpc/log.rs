@@ -59,7 +59,7 @@ impl v1::log_server::Log for Log {
             // A reader that wants no more drops the call.
             let (_never, cancelled) = watch::channel(false);
             if start.run_as::<Otlp>(&out, stop, cancelled).await == Ended::Stopping {
-                let error = ErrorInfo::new(ErrorCode::ShuttingDown, "clad is going down").retry_after_ms(1000);
+                let error = ErrorInfo::new(ErrorCode::ShuttingDown, "clad is stopping").retry_after_ms(1000);
                 let _ = out.send_timeout(vec![Err(to_status(&error))], CLOSE_TIMEOUT).await;
             }
         });

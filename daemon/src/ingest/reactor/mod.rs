@@ -234,7 +234,7 @@ impl Shared {
         turn::begin(now);
         count();
         if catch_unwind(AssertUnwindSafe(|| task.run())).is_err() {
-            tracing::error!("a connection ended by a bug of clad's; the others go on");
+            tracing::error!("a connection ended by a defect of clad; the others continue");
         }
         count();
         AT.set(At::Between);

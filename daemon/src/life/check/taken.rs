@@ -1,7 +1,7 @@
-//! Who listens where, as the kernel lists it: binding to find out could be in the way of a start.
+//! Listeners of this host, as the kernel lists them: binding to find out could be in the way of a start.
 //!
 //! Invariants: nothing is bound or connected to (a connection could start what a service manager holds a socket for);
-//! what this process may not see is told as not known, never as free or taken by anybody in particular. A Unix socket is
+//! what this process may not see is reported as not known, never as free or taken by anybody in particular. A Unix socket is
 //! compared by its file: its name in the kernel's list may begin at another process's working directory.
 
 use std::fmt;
@@ -58,7 +58,7 @@ impl fmt::Display for Owner {
     }
 }
 
-/// What keeps this address from being listened on. Port 0 takes a free one.
+/// Reason why this address cannot be listened on. Port 0 takes a free one.
 pub(super) fn tcp(wanted: SocketAddr) -> Option<Listening> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| std::fs::read_to_string(path).unwrap_or_default());
     let (uid, inode) = tables.iter().flat_map(|table| table.lines()).find_map(|line| tcp_in(line, wanted))?;

@@ -33,7 +33,7 @@ macro_rules! label {
 }
 
 label! {
-    /// How an append came in.
+    /// Transport of an append.
     Transport, "transport" {
         /// The framed Unix socket.
         Unix = "unix",
@@ -47,7 +47,7 @@ label! {
 }
 
 label! {
-    /// What an ack, or the wish for one, means.
+    /// Level of an ack, or of the wish for one.
     Level, "level" {
         /// No answer.
         None = "none",
@@ -73,7 +73,7 @@ label! {
 }
 
 label! {
-    /// Why a sender was told no.
+    /// Reason of a refusal.
     Rejected, "reason" {
         /// Not readable: wrong checksum, wrong length, not a record.
         Malformed = "malformed",
@@ -103,7 +103,7 @@ label! {
 }
 
 label! {
-    /// What is shared by all, and was refused to somebody because his share was used up, or none was left.
+    /// Shared resource that was refused because the owner's share was used up, or none was left.
     Share, "what" {
         /// Connections.
         Connections = "connections",
@@ -121,7 +121,7 @@ label! {
 }
 
 label! {
-    /// Why records were lost and nobody was told, because the sender wanted no answer or is gone.
+    /// Reason of a drop without an answer: the sender wanted none, or is gone.
     Dropped, "reason" {
         /// Not readable, over a limit, or out of sequence.
         Invalid = "invalid",
@@ -153,7 +153,7 @@ label! {
 }
 
 label! {
-    /// How a recovery in the running process ended.
+    /// End of a recovery in the running process.
     Recovery, "outcome" {
         /// The journal takes appends again.
         Done = "done",
@@ -163,7 +163,7 @@ label! {
 }
 
 label! {
-    /// What became of a segment that is not there as it was.
+    /// State of a segment that is not there as it was.
     Broken, "damage" {
         /// It is not there, and was not removed by retention.
         Missing = "missing",
@@ -187,7 +187,7 @@ label! {
 }
 
 label! {
-    /// What the kernel or file system did not offer, so that a slower way was taken.
+    /// Feature that the kernel or file system did not offer, so that a slower way was used.
     Fallback, "reason" {
         /// Direct writes.
         Direct = "direct",

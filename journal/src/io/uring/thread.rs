@@ -79,7 +79,7 @@ fn runtime() -> io::Result<tokio_uring::Runtime> {
 
 fn unregistered(error: &io::Error) -> Fallback {
     let text = format!(
-        "the buffers of the ring cannot be registered: {error}: the kernel looks each up anew, which is a little slower; \
+        "the buffers of the ring cannot be registered: {error}: the kernel looks up each one again, which is a little slower; \
          a larger LimitMEMLOCK= (ulimit -l) helps"
     );
     Fallback::new(FallbackReason::Memlock, text)

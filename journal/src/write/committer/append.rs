@@ -157,10 +157,7 @@ impl Committer {
         let stored = self.builder.push(entering, self.watermarks.epoch, first_offset, now, permits);
         self.quota.held.add(from.owner, stored);
         let given = self.watermarks.give(item.count);
-        assert!(
-            given == first_offset,
-            "offset {given} is given to the append that lies at {first_offset}: it would be lost"
-        );
+        assert!(given == first_offset, "offset {given} is given to the append at {first_offset}: it would be lost");
         Ok(self.given(item.count, first_offset, false))
     }
 

@@ -314,7 +314,7 @@ impl Committer {
 
     pub(super) fn refuse_rotations(&mut self) {
         for reply in self.rotate_replies.drain(..) {
-            let _ = reply.send(Err("clad is going down".to_owned()));
+            let _ = reply.send(Err("clad is stopping".to_owned()));
         }
     }
 

@@ -68,7 +68,7 @@ fn a_write_error_is_reported_once_for_each_description() {
     assert_eq!(code(b.sync_all()), EIO);
     b.sync_all().unwrap();
     assert_eq!(code(write_synced(&before_anyone_saw_the_error, 0, blocks(2, 1))), EIO);
-    open().sync_data().expect("whoever comes after somebody was told hears nothing");
+    open().sync_data().expect("after a report the next caller gets no error");
     assert_ne!(disk.peek("f"), disk.peek_durable("f"));
 }
 

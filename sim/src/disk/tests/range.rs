@@ -76,7 +76,7 @@ fn a_range_sync_that_fails_leaves_clean_pages_and_is_reported_once_to_each() {
         Some(vec![1; 16]),
         "and readable all the same"
     );
-    assert_eq!(code(other.sync_range(0, BLOCK)), EIO, "each description is told");
+    assert_eq!(code(other.sync_range(0, BLOCK)), EIO, "each description gets it");
     other.sync_range(0, BLOCK).unwrap();
     disk.set_read_only(true);
     assert_eq!(code(file.sync_range(0, BLOCK)), EROFS);

@@ -2,7 +2,7 @@
 //! own commands; reload, rotation, crash, hang, replacement and restart under load; instances; and what goes wrong.
 //!
 //! Invariants: what was acknowledged through all of it is there afterwards, once and in order; no client is refused a
-//! connection or ends with an error; each mistake is told with what to do about it, in the journal.
+//! connection or ends with an error; each mistake is reported with its remedy, in the journal.
 
 use std::fs;
 use std::io::Write;
@@ -64,7 +64,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     });
     run.case("it is started and enabled, and says what it is doing", || b.is_up());
     run.case("clients begin to write", || b.begin_load());
-    run.case("a good configuration is reloaded, and told when it is over", || b.reload_good());
+    run.case("a good configuration is reloaded, and reported when it is over", || b.reload_good());
     run.case("a bad one, or one that needs a restart, fails by name and changes nothing", || b.reload_bad());
     run.case("it rotates by signal and by command", || b.rotate());
     run.case("kill -9 under load: it is back by itself", || b.crash());
@@ -86,7 +86,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     run.case("a damaged configuration ends in 78, once", || b.damaged_config());
     run.case("a configuration that is not there ends in 78, once", || b.no_config());
     run.case("clients that wait do not start what cannot start over and over", || b.no_start_loop());
-    run.case("a socket unit that does not fit the configuration is told", || b.strange_socket());
+    run.case("a socket unit that does not fit the configuration is reported", || b.strange_socket());
     run.case("a folder that is not there", || b.missing_folder());
     run.case("a folder that belongs to somebody else", || b.wrong_owner());
     run.case("a full disk, and room again", || b.full_disk());
@@ -96,7 +96,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-/// The same programs in other files: what runs is told from what was there before.
+/// The same programs in other files: what runs differs from what was there before.
 fn other_programs(programs: &[PathBuf], place: &Path) -> Result<Vec<PathBuf>> {
     let folder = place.join("newer");
     fs::create_dir(&folder)?;
@@ -216,7 +216,7 @@ impl Booted {
         let said = self.machine.said("clad.service")?;
         ensure!(said.contains("HUP: changed") && said.contains("limits.max_connections"), "{said}");
         ensure!(self.metric("clad_config_last_reload_successful")? == 1.0, "the metric says no");
-        ensure!(self.metric("clad_config_last_reload_success_timestamp_seconds")? > 1e9, "no time stamp");
+        ensure!(self.metric("clad_config_last_reload_success_timestamp_seconds")? > 1e9, "no timestamp");
         ensure!(self.main_pid("clad.service")? == pid, "it was restarted");
         self.gets_on()
     }
@@ -230,7 +230,7 @@ impl Booted {
         ] {
             self.write("/etc/clad/clad.d/20-bad.toml", text)?;
             let (code, said) = self.machine.try_sh("systemctl reload clad")?;
-            ensure!(code != 0, "systemctl was told that all is well: {said}");
+            ensure!(code != 0, "systemctl reported success: {said}");
             let journal = self.machine.said("clad.service")?;
             ensure!(journal.contains("HUP: refused") && journal.contains(word), "no word of {word}:\n{journal}");
             ensure!(self.metric("clad_config_last_reload_successful")? == 0.0, "the metric says yes");
@@ -242,7 +242,7 @@ impl Booted {
         ensure!(self.metric("clad_config_last_reload_successful")? == 1.0, "the metric says no");
         ensure!(
             self.metric("clad_config_last_reload_success_timestamp_seconds")? > reloaded_at,
-            "the stamp stands still"
+            "the timestamp stands still"
         );
         self.gets_on()
     }
@@ -350,7 +350,7 @@ impl Booted {
         let said = self.machine.sh(&script)?;
         let uid = said.lines().find(|line| line.parse::<u32>().is_ok()).context("no uid")?;
         let record = said.lines().rev().find(|line| line.starts_with('{')).context("no record")?;
-        ensure!(record.contains(&format!("\"uid\":{uid}")), "uid {uid} is not vouched for: {record}");
+        ensure!(record.contains(&format!("\"uid\":{uid}")), "uid {uid} is not in the record: {record}");
         for key in ["\"pid\":", "start"] {
             ensure!(record.contains(key), "no {key}: {record}");
         }
@@ -452,7 +452,7 @@ impl Booted {
         ensure!(copied > 100, "{copied} records were backed up");
         let said = self.machine.sh(&manual::block(&self.root, "restore")?)?;
         ensure!(said.contains("restored"), "{said}");
-        // The same log, further on in its epochs: what it gives again is told from what the original gave.
+        // The same log, further on in its epochs: what it gives again differs from what the original gave.
         let of = |which: &str| self.machine.sh(&format!("clactl {which} status -o json"));
         let field = |status: &str, name: &str| -> Result<String> {
             let (_, rest) = status.split_once(&format!("\"{name}\":")).with_context(|| format!("no {name}"))?;

@@ -1,5 +1,5 @@
-//! What takes long, and what is only told by the kernel: rings under the unit's limits, rings of shared memory in the
-//! descriptor store, clients that wait for a daemon, a start that outlasts the service manager's patience.
+//! Slow cases, and facts that only the kernel reports: rings under the unit's limits, rings of shared memory in the
+//! descriptor store, clients that wait for a daemon, a start that outlasts the service manager's timeout.
 
 use std::fs;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use super::booted::Booted;
 use super::machine::until;
 
-/// The service manager's patience with a start, and how long this one takes: the daemon asks for more while it lasts.
+/// The service manager's timeout for a start, and how long this one takes: the daemon asks for more while it lasts.
 const START_TIMEOUT_SECONDS: u64 = 3;
 const SLOW_START_SECONDS: u64 = 20;
 
@@ -94,7 +94,7 @@ impl Booted {
         Ok(self.machine.property(unit, "NFileDescriptorStore")?.parse()?)
     }
 
-    /// A store with room for one ring, and then for none: what is not kept is not given out, and its program is told.
+    /// A store with room for one ring, and then for none: what is not kept is not given out, and its program gets the reason.
     pub(super) fn store_is_full(&self) -> Result<()> {
         const UNIT: &str = "clad@narrow.service";
         const SHM: &str = "shm:///run/clad-narrow/clad.sock";
@@ -180,7 +180,7 @@ impl Booted {
     pub(super) fn long_start(&self) -> Result<()> {
         self.write("/etc/clad/long.toml", "")?;
         let drop_in = format!("[Service]\nTimeoutStartSec={START_TIMEOUT_SECONDS}\n");
-        self.write("/etc/systemd/system/clad@long.service.d/patience.conf", &drop_in)?;
+        self.write("/etc/systemd/system/clad@long.service.d/timeout.conf", &drop_in)?;
         self.machine
             .sh("systemctl daemon-reload; systemctl start clad@long; echo one | clactl --instance long append")?;
         let pid = self.main_pid("clad@long.service")?;

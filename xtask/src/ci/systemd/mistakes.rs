@@ -1,4 +1,4 @@
-//! What operators do wrong, and what the journal tells them to do about it.
+//! Mistakes of operators, and the remedies that the journal names.
 //!
 //! Invariants: what cannot be mended by waiting ends in 78 and is not tried again; what can goes on by itself once it
 //! was mended.
@@ -91,16 +91,16 @@ impl Booted {
         self.machine.try_sh("dd if=/dev/zero of=/srv/small/filler bs=64k 2>/dev/null; sync")?;
         // What the active segment holds is taken; then appends are refused, and it says so.
         self.machine.sh("systemd-run --quiet --unit=fills sh -c 'head --bytes=4M /dev/zero | tr \"\\000\" x | fold --width=1000 | clactl --instance full append'")?;
-        self.machine.wait_said("clad@full.service", "no room for a further segment")?;
+        self.machine.wait_said("clad@full.service", "no space for another segment")?;
         let said = self.machine.said("clad@full.service")?;
-        ensure!(said.contains("Make room on the file system") && said.contains("[retention]"), "{said}");
+        ensure!(said.contains("Free space on the file system") && said.contains("[retention]"), "{said}");
         self.machine.wait_for("clad@full.service", "StatusText", |text| text.contains("no room"))?;
         ensure!(self.machine.property("clad@full.service", "NRestarts")? == "0", "it was restarted");
         // A log that does not even begin says so as well, and keeps trying.
         self.instance_on_small("fuller")?;
         self.machine.try_sh("dd if=/dev/zero of=/srv/small/filler2 bs=512 2>/dev/null; sync")?;
         self.machine.try_sh("systemctl start --no-block clad@fuller")?;
-        self.machine.wait_said("clad@fuller.service", "make room on the file system of /srv/small/fuller")?;
+        self.machine.wait_said("clad@fuller.service", "free space on the file system of /srv/small/fuller")?;
         self.machine.sh("rm /srv/small/filler /srv/small/filler2")?;
         self.machine.wait_for("clad@fuller.service", "ActiveState", |state| state == "active")?;
         self.machine.wait_for("fills.service", "ActiveState", |state| state == "inactive")?;

@@ -17,9 +17,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::Finding;
 use super::code::is_test;
 use super::walk::File;
+use super::{Finding, docs};
 
 /// Where the counts are written down, below the root.
 const RATCHETS: &str = "xtask/ratchets.toml";
@@ -50,6 +50,7 @@ fn measure(files: &[File]) -> Result<Ratchets> {
     all.at_most.insert("circles between files".to_owned(), graph::circles(files)?.len());
     all.at_most.insert("imports of a higher layer inside a crate".to_owned(), graph::upward(files)?.len());
     words::measure(files, &mut all.at_most);
+    all.at_most.extend(docs::measure(files).map(|(name, count)| (name.to_owned(), count)));
     Ok(all)
 }
 

@@ -55,7 +55,7 @@ pub(super) struct Daemon {
     window: u32,
     stepper: Option<Stepper>,
     held: Vec<Begun>,
-    /// There is no room for a further segment.
+    /// There is no space for another segment.
     full: bool,
 }
 

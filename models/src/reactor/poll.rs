@@ -48,7 +48,7 @@ impl Poll {
         self.happened(BELL);
     }
 
-    /// Something happens: `what` is told to one who waits.
+    /// Something happens: `what` is reported to one that waits.
     pub(super) fn happened(&self, what: u64) {
         let above = {
             let mut state = self.0.state.lock().expect("whole");

@@ -62,8 +62,8 @@ trait Threads: Sized + Send + Sync + 'static {
     fn sockets(&self) -> &Poll;
     fn push(&self, task: Task, at: At);
     fn pop(&self) -> Option<Task>;
-    fn rest(&self, events: &mut Events, tell: impl FnOnce(&Events)) -> bool;
-    fn glance(&self, events: &mut Events, tell: impl FnOnce(&Events));
+    fn rest(&self, events: &mut Events, report: impl FnOnce(&Events)) -> bool;
+    fn glance(&self, events: &mut Events, report: impl FnOnce(&Events));
     fn stop(&self);
 }
 
@@ -88,11 +88,11 @@ macro_rules! threads {
                 let tasks: &mut VecDeque<Task> = &mut self.ready().tasks;
                 tasks.pop_front()
             }
-            fn rest(&self, events: &mut Events, tell: impl FnOnce(&Events)) -> bool {
-                self.rest(&mut Backoff, events, tell)
+            fn rest(&self, events: &mut Events, report: impl FnOnce(&Events)) -> bool {
+                self.rest(&mut Backoff, events, report)
             }
-            fn glance(&self, events: &mut Events, tell: impl FnOnce(&Events)) {
-                self.glance(events, tell);
+            fn glance(&self, events: &mut Events, report: impl FnOnce(&Events)) {
+                self.glance(events, report);
             }
             fn stop(&self) {
                 self.stop();
@@ -124,7 +124,7 @@ pub fn right() {
 struct State {
     unread: [usize; 4],
     answered: [usize; 4],
-    /// Questions that wait for a write, and whether one is owed or under way.
+    /// Questions that wait for a write, and whether one is deferred or in flight.
     pending: usize,
     deferred: bool,
 }
@@ -148,12 +148,12 @@ impl<Q: Threads> World<Q> {
                 (Some(task), _) => {
                     deferred |= self.run(task);
                     if thread_rng().gen_bool(0.25) {
-                        self.queue.glance(&mut events, |events| self.tell(events));
+                        self.queue.glance(&mut events, |events| self.report(events));
                     }
                 }
                 (None, true) => deferred = self.write(),
                 (None, false) => {
-                    if !self.queue.rest(&mut events, |events| self.tell(events)) {
+                    if !self.queue.rest(&mut events, |events| self.report(events)) {
                         return;
                     }
                 }
@@ -161,14 +161,14 @@ impl<Q: Threads> World<Q> {
         }
     }
 
-    fn tell(&self, events: &Events) {
+    fn report(&self, events: &Events) {
         for event in events.iter().filter(|event| **event != BELL) {
             let client = CLIENTS.into_iter().find(|client| *client as u64 == *event);
             self.queue.push(Task::Socket(client.expect("a socket")), At::Between);
         }
     }
 
-    /// Whether this thread owes a write now.
+    /// True if this thread has a deferred write now.
     fn run(&self, task: Task) -> bool {
         match task {
             Task::Socket(client) => {
@@ -191,7 +191,7 @@ impl<Q: Threads> World<Q> {
         self.answer.notify_all();
     }
 
-    /// Lasts until one of the others was answered, if anybody else has something to ask; whether the next is owed.
+    /// Lasts until one of the others was answered, if anybody else has something to ask; true if the next is deferred.
     fn write(&self) -> bool {
         let others = |state: &State| state.answered[Client::Asks as usize] + state.answered[Client::Outside as usize];
         let mut state = self.state();
