@@ -17,7 +17,11 @@ fn a_thousand_connections() {
     if reached < CONNECTIONS {
         not_run("1000 connections", &format!("the hard limit of open files is {hard}: trying {reached}"));
     }
-    let daemon = Setup::new().set("limits.max_connections", &max_connections_for(reached)).start();
+    // Of the producers, too, an ordinary user has at most half.
+    let daemon = Setup::new()
+        .set("limits.max_connections", &max_connections_for(reached))
+        .set("limits.max_producers", &(2 * CONNECTIONS + 48).to_string())
+        .start();
     let connect = |index: usize| match index % 2 {
         0 => Raw::unix(&daemon.socket()),
         _ => Raw::tcp(daemon.port("tcp")),

@@ -46,6 +46,7 @@ impl fmt::Display for Finding {
 fn findings(files: &[File]) -> Vec<Finding> {
     let mut findings = imports::check(files);
     findings.extend(links::check(files));
+    findings.extend(docs::check(files));
     findings.extend(rooms::check(files));
     findings.extend(ratchet::check(files));
     for file in files {
