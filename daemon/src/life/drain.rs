@@ -37,8 +37,8 @@ pub(super) async fn drain(running: &mut Running, stop: &watch::Sender<bool>) -> 
     let Deadlines { rings: rings_until, answers: answers_until, all: until } = Deadlines::of(began, drain_timeout);
     running.notifier.stopping("draining");
     running.notifier.extend_timeout(drain_timeout + Duration::from_secs(5));
-    running.services.health.not_ready("stop", "clad is going down");
-    tracing::info!(patience = ?drain_timeout, "going down: no new connections, draining");
+    running.services.health.not_ready("stop", "clad is stopping");
+    tracing::info!(?drain_timeout, "stopping: no new connections, draining");
     let before = running.services.journal.watermarks();
     let _ = stop.send(true);
     running.served.sockets.remove();

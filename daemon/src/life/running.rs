@@ -120,7 +120,7 @@ impl Running {
                         .health
                         .not_ready("space", format!("no further segment can be opened: {reason}{advice}"));
                 }
-                None => self.services.health.not_ready("space", "the disk has no room for a further segment"),
+                None => self.services.health.not_ready("space", "the disk has no space for another segment"),
             },
             Accepting::Closing => self.services.health.not_ready("stop", "clad is going down"),
             // Reported when it happened; a look that was under way then may have reported otherwise since.
