@@ -138,12 +138,26 @@ impl Daemon {
         self.admin().status().unwrap_or_else(|e| panic!("no status: {e}\n{}", self.process.said()))
     }
 
-    /// Sends a signal.
+    /// Sends a signal. After SIGSTOP all its threads have stopped: the kernel stops each at its next entry, and until
+    /// then one may still take and answer an append.
     ///
     /// # Panics
     /// When there is nobody to send it to.
     pub fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.pid() as i32), signal).expect("the daemon is there");
+        let until = Instant::now() + TEST_TIMEOUT;
+        while signal == Signal::SIGSTOP && !self.is_stopped() {
+            assert!(Instant::now() < until, "it does not stop");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("the daemon is there");
+        threads.flatten().all(|thread| {
+            let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            stat.rsplit(')').next().is_none_or(|rest| rest.trim_start().starts_with(['T', 't', 'Z', 'X']))
+        })
     }
 
     /// What it has written to stderr so far.

@@ -186,7 +186,11 @@ fn what_clad_meta_does_not_know_and_is_not_empty_is_never_removed() {
         assert_eq!(quarantine(killed.path()), [quarantined.as_str()], "{}", journal.report());
         assert!(fs::read(killed.path().join("quarantine").join(&quarantined)).unwrap() == bytes, "another content");
         assert_eq!(journal.report().unknown, [format!("quarantine/{quarantined}")]);
-        assert!(journal.report().to_string().contains("does not know"), "{}", journal.report());
+        assert!(
+            journal.report().to_string().contains("a segment that is not in clad.meta, and not empty"),
+            "{}",
+            journal.report()
+        );
         assert_eq!(readable(&journal), (0..2 * RECORDS).collect::<Vec<_>>());
         close(journal);
     }
