@@ -148,7 +148,7 @@ impl Daemon {
         let until = Instant::now() + TEST_TIMEOUT;
         while signal == Signal::SIGSTOP && !self.is_stopped() {
             assert!(Instant::now() < until, "it does not stop");
-            std::thread::sleep(Duration::from_millis(1));
+            thread::sleep(Duration::from_millis(1));
         }
     }
 

@@ -82,7 +82,7 @@ pub enum Event {
         /// Item and reason.
         reason: String,
     },
-    /// There is no room for a further segment (`true`), or there is again.
+    /// There is no space for another segment (`true`), or there is again.
     NoSpace(bool),
     /// Retention removed a segment.
     Removed {

@@ -122,7 +122,7 @@ impl Running {
                 }
                 None => self.services.health.not_ready("space", "the disk has no space for another segment"),
             },
-            Accepting::Closing => self.services.health.not_ready("stop", "clad is going down"),
+            Accepting::Closing => self.services.health.not_ready("stop", "clad is stopping"),
             // Reported when it happened; a look that was under way then may have reported otherwise since.
             Accepting::Failed => {
                 let reason = s.failure.as_deref().unwrap_or("a write or sync failed");

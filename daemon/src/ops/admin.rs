@@ -151,7 +151,7 @@ impl Admin for AdminHandler {
     async fn rotate(&self, _: Request<v1::RotateRequest>) -> Result<Response<v1::RotateResponse>, Status> {
         let answer = tokio::time::timeout(ADMIN_REQUEST_TIMEOUT, self.0.services.journal.rotate()).await;
         let answer = answer.map_err(|_| Status::deadline_exceeded("the segment was not sealed within a minute"))?;
-        let sealed = answer.map_err(|_| Status::unavailable("clad is going down"))?.map_err(Status::unavailable)?;
+        let sealed = answer.map_err(|_| Status::unavailable("clad is stopping"))?.map_err(Status::unavailable)?;
         let active = self.0.services.journal.active_segment();
         Ok(Response::new(match sealed {
             Some((number, first_offset, end_offset)) => {

@@ -272,5 +272,5 @@ impl Connection {
 
 /// Error for a connection that a stop ends.
 fn going_down() -> ErrorInfo {
-    ErrorInfo::new(ErrorCode::ShuttingDown, "clad is going down").retry_after_ms(1000)
+    ErrorInfo::new(ErrorCode::ShuttingDown, "clad is stopping").retry_after_ms(1000)
 }

@@ -184,7 +184,7 @@ impl Shared {
             None => {
                 self.fd_store.forget(&note);
                 self.registry.deregister(&registered);
-                Err(ErrorInfo::new(ErrorCode::ShuttingDown, "clad is going down").retry_after_ms(1000))
+                Err(ErrorInfo::new(ErrorCode::ShuttingDown, "clad is stopping").retry_after_ms(1000))
             }
         }
     }

@@ -94,7 +94,8 @@ impl Booted {
         self.machine.wait_said("clad@full.service", "no space for another segment")?;
         let said = self.machine.said("clad@full.service")?;
         ensure!(said.contains("Free space on the file system") && said.contains("[retention]"), "{said}");
-        self.machine.wait_for("clad@full.service", "StatusText", |text| text.contains("no room"))?;
+        self.machine
+            .wait_for("clad@full.service", "StatusText", |text| text.contains("no space for another segment"))?;
         ensure!(self.machine.property("clad@full.service", "NRestarts")? == "0", "it was restarted");
         // A log that does not even begin says so as well, and keeps trying.
         self.instance_on_small("fuller")?;
