@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use clad_e2e::hold::{Holder, threads};
 use clad_e2e::web::metrics;
-use clad_e2e::{Daemon, Setup, TEST_TIMEOUT};
+use clad_e2e::{Daemon, Setup, TEST_TIMEOUT, is_root, not_run};
 use clad_proto::grpc::opentelemetry::proto::logs::v1 as logs;
 use clad_proto::grpc::v1;
 use prost::Message;
@@ -273,6 +273,9 @@ pub(super) fn send(connection: &mut Http2, stream: u32, mut bytes: &[u8]) {
 /// they wait for room as they came, with a share of what is for messages that are put together, or are refused.
 #[test]
 fn what_waits_for_room_is_as_long_as_it_came() {
+    if !is_root() {
+        return not_run("messages that wait for room", "an ordinary user cannot fill all bytes");
+    }
     const CONNECTIONS: u32 = 2;
     /// Two bytes each as they come: a message that comes in one DATA frame.
     const RECORDS: usize = 8_000;

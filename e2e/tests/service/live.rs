@@ -97,7 +97,8 @@ fn the_number_of_producers_is_lowered_and_raised() {
     for one in &mut known {
         one.append_acked(1, AckLevel::Durable, &[b"who is known stays"]);
     }
-    reload(&daemon, "max_producers = 4\n");
+    // An ordinary user has at most half of them.
+    reload(&daemon, "max_producers = 8\n");
     newcomer.append_acked(0, AckLevel::Durable, &[b"taken"]);
 }
 
