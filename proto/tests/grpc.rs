@@ -18,6 +18,8 @@ fn what_both_protocols_say_is_the_same() {
                 assert_eq!(Hello::try_from(v1::Hello::from(hello.clone())), Ok(hello), "{name}");
             }
             Frame::Welcome(welcome) => {
+                let without_offsets = v1::Welcome { offsets: None, ..welcome.clone().into() };
+                assert!(Welcome::try_from(without_offsets).is_err(), "{name}: a log that says nothing of its ends");
                 assert_eq!(Welcome::try_from(v1::Welcome::from(welcome.clone())), Ok(welcome), "{name}");
             }
             Frame::Read(read) => {

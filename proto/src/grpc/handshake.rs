@@ -89,8 +89,8 @@ impl TryFrom<v1::Welcome> for Welcome {
     fn try_from(welcome: v1::Welcome) -> Result<Self, ErrorInfo> {
         let policy = welcome.policy().policy().ok_or_else(|| malformed("a welcome without a policy"))?;
         let highest_ack = welcome.highest_ack().level().ok_or_else(|| malformed("a welcome without a level"))?;
-        let offsets = welcome.offsets.unwrap_or_default();
-        if !(offsets.durable <= offsets.written && offsets.written <= offsets.received) {
+        let v1::Offsets { received, written, durable } = welcome.offsets.ok_or_else(|| malformed("no offsets"))?;
+        if !(durable <= written && written <= received) {
             return Err(malformed("watermarks are out of order"));
         }
         if !(1..=MAX_WINDOW).contains(&welcome.window) {
@@ -111,9 +111,9 @@ impl TryFrom<v1::Welcome> for Welcome {
             window: welcome.window,
             max_append_bytes: welcome.max_append_bytes,
             max_record_bytes: welcome.max_record_bytes,
-            received: offsets.received,
-            written: offsets.written,
-            durable: offsets.durable,
+            received,
+            written,
+            durable,
             earlier: welcome.earlier_epochs.into_iter().map(Into::into).collect(),
         })
     }
