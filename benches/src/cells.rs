@@ -4,7 +4,7 @@
 //! pool of 32 threads); through the page cache, and again around it.
 //!
 //! Invariants: each block says its number and how often it was written; what is read must be what was written last,
-//! by its stamp within the time and byte by byte after it; the file is synced between two runs, and its pages are dropped,
+//! by its tag within the time and byte by byte after it; the file is synced between two runs, and its pages are dropped,
 //! so that no run pays for another's.
 //!
 //! Each of those that are under way has blocks of its own (every 32nd), so that the last writer of a block is known.
@@ -110,7 +110,7 @@ impl Cell {
         if self.direct { "direct" } else { "buffered" }
     }
 
-    /// What fio would be told, where it has the same.
+    /// The job of fio that does the same, where there is one.
     fn job(self, plan: &Plan) -> Option<fio::Job> {
         let engine = match self.way {
             Way::Sync => "sync",

@@ -12,7 +12,7 @@ use crate::outcome::Outcome;
 use crate::place::{On, Place};
 use crate::results::{Aim, Results};
 use crate::writers::Limit;
-use crate::{append, bulk, cells, device_bytes, file_writer, read, speed, write_sync};
+use crate::{append, bulk, cells, device_bytes, file_writer, logging_call, read, speed, write_sync};
 
 /// Storage benches of clad's journal. Figures want `chrt -f 10` and a folder on a disk
 #[derive(Parser)]
@@ -45,10 +45,13 @@ enum Bench {
     /// more than is allowed. Wants `--on`
     #[command(name = "device_bytes")]
     DeviceBytes(DeviceBytes),
-    /// Make the tables and plots of docs/BENCHMARKS.md anew from the results in docs/benchmarks
+    /// Make the tables and plots of docs/BENCHMARKS.md again from the results in docs/benchmarks
     Report(Report),
     /// What is to be reached: rows of contenders, ours, fio and peers, in turn
     Speed(Speed),
+    /// A logging call of clad, beside `tracing-appender`; wants a daemon that may be flooded
+    #[command(name = "logging_call")]
+    LoggingCall(LoggingCall),
 }
 
 /// Where, and where to put the results.
@@ -139,6 +142,29 @@ fn chunk(text: &str) -> Result<usize, String> {
         Ok(chunk @ 1..=bulk::MAX_CHUNK) => Ok(chunk),
         _ => Err(format!("1 to {} bytes", bulk::MAX_CHUNK)),
     }
+}
+
+/// `logging_call`
+#[derive(Args)]
+struct LoggingCall {
+    /// The daemon's address; it gets all events
+    #[arg(long, value_name = "ADDRESS")]
+    server: clad_client::Address,
+    /// Folder for the file of the other contender
+    #[arg(long, value_name = "FOLDER")]
+    dir: PathBuf,
+    /// Calls in a turn
+    #[arg(long, default_value_t = 100_000)]
+    events: u64,
+    /// How often each takes its turn
+    #[arg(long, default_value_t = 5)]
+    rounds: u32,
+    /// `client-sdk/c/benches/log_call.c`, built
+    #[arg(long, value_name = "PROGRAM")]
+    c: Option<PathBuf>,
+    /// Level of the records: `none` in a ring of shared memory is to log and go on; without it the highest
+    #[arg(long)]
+    level: Option<clad_client::AckLevel>,
 }
 
 /// `durable`
@@ -363,6 +389,10 @@ fn execute(bench: Bench) -> Result<()> {
             Ok(())
         }
         Bench::Report(args) => crate::render::render(&args.docs, true).map(drop),
+        Bench::LoggingCall(args) => {
+            let LoggingCall { server, dir, events, rounds, c: c_program, level } = args;
+            print_turns(&logging_call::Plan { server, dir, events, rounds, c_program, level }.run()?)
+        }
         Bench::Speed(args) => {
             let plan = speed::Plan {
                 rows: args.row,
@@ -385,10 +415,16 @@ fn seconds(seconds: f64) -> Result<Duration> {
 /// Prints the outcome of one contender, if it is one.
 ///
 /// # Errors
-/// Something in it failed: then that is all there is to tell.
+/// Something in it failed: then there is no other result.
 #[expect(clippy::print_stdout, reason = "the line that a driver reads")]
 pub fn print_outcome(outcome: Outcome) -> Result<()> {
     println!("{}", serde_json::to_string(&outcome.checked()?)?);
+    Ok(())
+}
+
+#[expect(clippy::print_stdout, reason = "what was asked for")]
+fn print_turns(turns: &[logging_call::Turn]) -> Result<()> {
+    println!("{}", serde_json::to_string_pretty(turns)?);
     Ok(())
 }
 

@@ -22,10 +22,11 @@
 //! | [`read`] | a segment through its checksums, beside plain reads |
 //! | [`speed`] | what is to be reached: rows of contenders, peers and [`fio`] among them, in turn |
 //! | [`device_bytes`] | what a durable record costs the device, counted where the kernel counts |
+//! | [`logging_call`] | a logging call of Rust, `tracing` and C, beside a non-blocking file writer, in turn |
 //! | [`place`] | the folder, what it stands on, and file systems in a file |
 //! | [`outcome`], [`results`], [`stats`] | one run, all runs of a bench, and figures, for programs |
 //! | [`render`] | tables and plots for docs/BENCHMARKS.md |
-//! | [`pattern`] | contents that tell who wrote them, and when |
+//! | [`pattern`] | contents that name their writer, and when they were written |
 //! | [`writers`] | threads that do one thing after the other, timed |
 
 pub mod append;
@@ -37,6 +38,7 @@ pub mod device_bytes;
 pub mod durable;
 pub mod file_writer;
 pub mod fio;
+pub mod logging_call;
 pub mod outcome;
 pub mod pattern;
 pub mod place;

@@ -1,12 +1,12 @@
-//! Contents that tell who wrote them, as his how-many-eth operation.
+//! Contents that name their writer and the number of its operation.
 //!
 //! Invariants: making one costs next to nothing beside a write (the bytes are made once for each writer, and each
-//! operation stamps every sector), and a block that is old, torn at a sector, in another's place, or another writer's is
-//! told from what should be there.
+//! operation tags every sector). A block that is old, torn at a sector, in another's place, or another writer's is
+//! distinguished from what should be there.
 
-/// A stamp stands at the start of each of these.
+/// A tag stands at the start of each of these.
 const SECTOR: usize = 512;
-/// Bytes of a stamp: operation, writer, number of the sector in its block.
+/// Bytes of a tag: operation, writer, number of the sector in its block.
 const TAG_BYTES: usize = 16;
 
 /// The bytes of one writer's operations.
@@ -96,7 +96,7 @@ mod tests {
             }
             mine.fill(&mut other, 8);
             mine.tag(&mut other, 7);
-            assert_eq!(block, other, "a stamp is all that differs");
+            assert_eq!(block, other, "a tag is all that differs");
             for at in 0..size {
                 block[at] ^= 1;
                 assert!(!mine.holds(&block, 7), "{size} {at}");

@@ -74,7 +74,7 @@ pub struct Machine {
 /// One row: medians over its runs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// What tells it from the others: (name of a column, what stands there).
+    /// The key that distinguishes it from the others: (name of a column, what stands there).
     pub cell: BTreeMap<String, String>,
     /// Operations in all runs.
     pub ops: u64,

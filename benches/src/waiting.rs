@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use clad_journal::{Accepted, AfterRefusal, Append, Journal, Wants, WriteBuffer};
 use tokio::runtime::{Builder, Runtime};
 
-/// Appends to a journal, makes the write that it owes, and waits until it is durable.
+/// Appends to a journal, makes the deferred write, and waits until it is durable.
 pub(crate) struct Waiting<'a> {
     journal: &'a Journal,
     buffer: WriteBuffer,

@@ -147,12 +147,12 @@ mod tests {
     fn a_failure_stops_its_writer_and_is_counted() {
         let make = |writer| {
             Ok(move |op| match (writer, op) {
-                (1, 5) => Err(std::io::Error::other("worn out")),
+                (1, 5) => Err(std::io::Error::other("failed")),
                 _ => Ok(()),
             })
         };
         let done = run(2, Limit::ops(10), make).expect("it runs");
-        assert_eq!((&done.each[..], done.failed, &done.errors[..]), (&[10, 5][..], 1, &["worn out".to_owned()][..]));
+        assert_eq!((&done.each[..], done.failed, &done.errors[..]), (&[10, 5][..], 1, &["failed".to_owned()][..]));
         assert_eq!(done.latencies.len(), 15);
     }
 }

@@ -8,7 +8,7 @@ use clad_benches::append::{self, Cell};
 use clad_benches::durable::{Contender, Engine, Work};
 use clad_benches::place::{On, Place};
 use clad_benches::writers::Limit;
-use clad_benches::{Outcome, bulk, cells, file_writer, read, speed, write_sync};
+use clad_benches::{Outcome, bulk, cells, file_writer, logging_call, read, speed, write_sync};
 use clap::ValueEnum;
 
 /// Small, and yet with room for every writer.
@@ -188,5 +188,18 @@ fn the_program_prints_what_a_driver_reads_and_refuses_memory() {
         let stderr = String::from_utf8_lossy(&said.stderr);
         assert!(said.status.code() == Some(1) && said.stdout.is_empty() && stderr.contains("in memory"), "{said:?}");
     }
+    assert!(empty(dir.path()));
+}
+
+/// The other contender has every line; a daemon that is not there is an error.
+#[test]
+fn a_logging_call_is_counted() {
+    let dir = folder();
+    let turn = logging_call::appender(dir.path(), 500).expect("every line is there");
+    assert_eq!((turn.events, turn.dropped), (500, 0));
+    let nobody = clad_client::Address::unix(dir.path().join("nobody.sock"));
+    let dir_path = dir.path().to_owned();
+    let plan = logging_call::Plan { server: nobody, dir: dir_path, events: 1, rounds: 1, c_program: None, level: None };
+    plan.run().expect_err("there is no daemon");
     assert!(empty(dir.path()));
 }

@@ -16,6 +16,7 @@ use crate::output;
 use crate::probe::{self, ProbeArgs};
 use crate::read::{self, QueryArgs, ReadArgs};
 use crate::repair::{self, RepairArgs};
+use crate::run::{self, RunArgs};
 use crate::verify::{self, VerifyArgs};
 
 /// Operator tool of clad, the Central Logging Authority of this host.
@@ -25,7 +26,7 @@ use crate::verify::{self, VerifyArgs};
     version,
     about,
     max_term_width = 100,
-    after_help = "Exit codes: 0 done; 1 it failed, or damage was found; 2 the call was wrong."
+    after_help = "Exit codes: 0 done; 1 it failed, or damage was found; 2 the call was wrong; of `run`: see there."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -42,6 +43,14 @@ enum Command {
     /// connection (too_many_connections), ends it with 1 at once: nothing was sent then, and it may be called again. Once
     /// connected, it waits for the daemon by itself, also on a full disk, 5 minutes for each line, and sends again. For a shorter wait call `timeout 30 clactl append`: it then reports whether a line may be stored.
     Append(AppendArgs),
+    /// Run a program, append the lines of its stdout and stderr, and end with its exit code
+    ///
+    /// The program starts once the daemon is reached, and keeps stdin. A line of stdout is a record of severity info, one of stderr of severity error, with the attribute `log.iostream`. A line that is longer than a record may be comes in pieces: each but the last has the attribute `clad.continues`.
+    ///
+    /// It ends when the program and all that hold its output have ended and the last line has its level. The exit code is the program's, or 128 and the number of the signal that ended it; 125 where the program succeeded and a line did not reach its level, or where the program was not started because the daemon cannot be reached; 126 where the program cannot be executed, 127 where it is not found. SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on, SIGINT and SIGQUIT where they come from no terminal.
+    ///
+    /// While the daemon is away or slow, lines wait in memory up to 16 MiB, then the program waits when it writes. After 5 minutes, or a refusal for good, the program goes on, and each line that is not known to have its level is written to stderr.
+    Run(RunArgs),
     /// Show records
     Query(QueryArgs),
     /// Show the last records, and with -f those that come
@@ -101,6 +110,7 @@ fn run(cli: Cli) -> Outcome {
     let context = &mut context;
     let exit = match cli.command {
         Command::Append(args) => append::run(context, &args),
+        Command::Run(args) => run::run(context, &args),
         Command::Query(args) => read::query(context, &args),
         Command::Tail(args) => read::tail(context, &args),
         Command::Status(shown) => admin::status(context, shown),
@@ -141,6 +151,8 @@ mod tests {
             (&["nonsense"], Exit::Usage),
             (&["append", "--ack", "safe"], Exit::Usage),
             (&["append", "--batch", "0"], Exit::Usage),
+            (&["run"], Exit::Usage),
+            (&["run", "--server", "unix:///no/such.sock", "--", "true"], Exit::Program(125)),
             (&["query", "-f", "-r"], Exit::Usage),
             (&["query", "-f", "--dir", "x"], Exit::Usage),
             (&["query", "--since", "noon", "--dir", "x"], Exit::Usage),

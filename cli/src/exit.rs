@@ -1,25 +1,31 @@
 //! The end of a command: the exit code, and what is said on the way out.
 //!
 //! Invariants: 0 only when all that was asked for was done and nothing damaged was read; 2 for a call that could
-//! never have worked; 1 for everything else. A reader of our output that goes away (`| head`) is no failure, and hides none.
+//! never have worked; 1 for everything else. `run` passes the exit code of its program on. A reader of our output that goes away (`| head`) is no failure, and hides none.
 
 use std::process::ExitCode;
 
 /// The exit codes of `clactl`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
 pub enum Exit {
-    /// All that was asked for was done.
-    Done = 0,
-    /// It failed, or damage was found. What there is to say has been said.
-    Failed = 1,
-    /// The call was wrong.
-    Usage = 2,
+    /// All that was asked for was done: 0.
+    Done,
+    /// It failed, or damage was found: 1. What there is to say has been said.
+    Failed,
+    /// The call was wrong: 2.
+    Usage,
+    /// The exit code of a program that was run, or the reason why it was not.
+    Program(u8),
 }
 
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
-        Self::from(exit as u8)
+        Self::from(match exit {
+            Exit::Done => 0,
+            Exit::Failed => 1,
+            Exit::Usage => 2,
+            Exit::Program(code) => code,
+        })
     }
 }
 

@@ -128,21 +128,24 @@ fn json(report: &RepairReport, checked: Option<&VerifyReport>) -> Value {
 /// Its kind, its fields, and the sentence.
 fn action(action: &Action) -> Value {
     let mut value = match action {
-        Action::QuarantinedForeign { name } => json!({ "action": "set_aside_foreign", "name": name }),
-        Action::QuarantinedOtherLog { segment, log_id } => {
-            let log_id = LogId::from_bytes(*log_id).to_string();
-            json!({ "action": "set_aside_other_log", "segment": segment, "log_id": log_id })
-        }
+        Action::QuarantinedForeign { name } => json!({ "action": "quarantined_foreign", "name": name }),
+        Action::QuarantinedOtherLog { segment, log_id } => json!({
+            "action": "quarantined_other_log",
+            "segment": segment,
+            "log_id": LogId::from_bytes(*log_id).to_string(),
+        }),
         Action::QuarantinedOtherMeta { log_id } => {
-            json!({ "action": "set_aside_other_meta", "log_id": LogId::from_bytes(*log_id).to_string() })
+            json!({ "action": "quarantined_other_meta", "log_id": LogId::from_bytes(*log_id).to_string() })
         }
         Action::RewroteSlot => json!({ "action": "rewrote_slot" }),
         Action::NamedSegments { said, highest } => {
             json!({ "action": "named_segments", "last_segment_before": said, "last_segment": highest })
         }
-        Action::QuarantinedCopy { segment, of } => json!({ "action": "set_aside_copy", "segment": segment, "of": of }),
-        Action::QuarantinedNoHeader { segment } => json!({ "action": "set_aside_no_header", "segment": segment }),
-        Action::QuarantinedUnreadable { segment } => json!({ "action": "set_aside_unreadable", "segment": segment }),
+        Action::QuarantinedCopy { segment, of } => {
+            json!({ "action": "quarantined_copy", "segment": segment, "of": of })
+        }
+        Action::QuarantinedNoHeader { segment } => json!({ "action": "quarantined_no_header", "segment": segment }),
+        Action::QuarantinedUnreadable { segment } => json!({ "action": "quarantined_unreadable", "segment": segment }),
         Action::PutBack { segment, to } => json!({ "action": "put_back", "segment": segment, "to": to }),
         Action::CorrectedHeader { segment, byte } => {
             json!({ "action": "corrected_header", "segment": segment, "position": byte })

@@ -5,8 +5,8 @@
 //!   they are certainly not in the log. Another try after a "maybe written" hands over new records: they can then be
 //!   there twice. The producer has already abandoned the sequence under which the daemon would know them.
 
-use crate::Address;
-use clad_proto::{AckLevel, EncodeError, ErrorCode, ErrorInfo, LogId};
+use crate::{Address, DropReason};
+use clad_proto::{AckLevel, EncodeError, ErrorCode, ErrorInfo, LogId, filter::FilterError};
 use std::{io, sync::Arc, time::Duration};
 
 /// Why there is no connection.
@@ -172,10 +172,14 @@ pub enum AppendError {
     },
     /// This process is a fork of the one that made the producer, which continues there. The original process gets the
     /// outcome of all that was handed over before the fork.
-    #[error(
-        "this process was forked from the one that made the producer, where its outcome is told; it may be written"
-    )]
+    #[error("this process was forked from that of the producer, which reports its outcome; it may be written")]
     Forked,
+    /// It was dropped before it was sent, to make room for newer records ([`Overload`](crate::Overload)).
+    #[error("dropped before it was sent ({}); it is not written", .reason.name())]
+    Dropped {
+        /// Why.
+        reason: DropReason,
+    },
     /// The producer was closed or dropped first.
     #[error("the producer ended before the append reached its level{}", perhaps(*.maybe_written))]
     Closed {
@@ -191,7 +195,10 @@ fn perhaps(maybe_written: bool) -> &'static str {
 impl AppendError {
     /// The log does not offer this level.
     pub(crate) fn unreachable_level(level: AckLevel) -> Self {
-        let text = format!("this log does not offer the level {}", level.name());
+        let text = match level {
+            AckLevel::Posted => "`posted` is offered only by a ring that is stored".to_owned(),
+            _ => format!("this log does not offer the level {}", level.name()),
+        };
         Self::Refused { error: Box::new(ErrorInfo::new(ErrorCode::LevelUnreachable, text)), maybe_written: false }
     }
 
@@ -200,7 +207,11 @@ impl AppendError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Refused { error, .. } => error.retryable,
-            Self::DeliveryTimeout { .. } | Self::Forgotten | Self::LogChanged { .. } | Self::Lost => true,
+            Self::DeliveryTimeout { .. }
+            | Self::Forgotten
+            | Self::LogChanged { .. }
+            | Self::Lost
+            | Self::Dropped { .. } => true,
             Self::TooLarge { .. } | Self::Failed { .. } | Self::Forked | Self::Closed { .. } => false,
         }
     }
@@ -215,7 +226,7 @@ impl AppendError {
             | Self::Failed { maybe_written, .. }
             | Self::Closed { maybe_written } => *maybe_written,
             Self::Forgotten | Self::LogChanged { .. } | Self::Forked => true,
-            Self::TooLarge { .. } | Self::Lost => false,
+            Self::TooLarge { .. } | Self::Lost | Self::Dropped { .. } => false,
         }
     }
 
@@ -302,6 +313,10 @@ pub enum SubmitError {
     /// ([`Stats::dropped`](crate::Stats)).
     #[error("the ring is full; the record is dropped")]
     RingFull,
+    /// There was no room, and by the rule for that ([`Overload`](crate::Overload)) the records were dropped. They are
+    /// counted ([`Stats::dropped_by`](crate::Stats)).
+    #[error("the records were dropped ({})", .0.name())]
+    Dropped(DropReason),
     /// This process is a fork of the one that made the producer: it needs a producer of its own.
     #[error("this process was forked from the one that made the producer; make another one here")]
     Forked,
@@ -331,7 +346,9 @@ impl SendError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Append(error) => error.is_retryable(),
-            Self::Reserve(ReserveError::Full { .. }) | Self::Submit(SubmitError::ReservationTooSmall { .. }) => true,
+            Self::Reserve(ReserveError::Full { .. })
+            | Self::Submit(SubmitError::ReservationTooSmall { .. } | SubmitError::RingFull) => true,
+            Self::Submit(SubmitError::Dropped(reason)) => reason.is_for_room(),
             _ => false,
         }
     }
@@ -389,6 +406,9 @@ pub enum ReadError {
         /// The damage found.
         what: String,
     },
+    /// The reader's filter is none.
+    #[error(transparent)]
+    Filter(#[from] FilterError),
 }
 
 fn parting_text(parting: &Option<clad_proto::Cursor>) -> String {
@@ -403,7 +423,7 @@ impl ReadError {
             Self::Connect(error) => error.is_retryable(),
             Self::Refused(error) => error.retryable,
             Self::Damaged { .. } => true,
-            Self::CursorAbandoned { .. } | Self::CursorUnknown { .. } => false,
+            Self::CursorAbandoned { .. } | Self::CursorUnknown { .. } | Self::Filter(_) => false,
         }
     }
 
@@ -415,7 +435,7 @@ impl ReadError {
             Self::Refused(error) => Some(error.code),
             Self::CursorAbandoned { .. } => Some(ErrorCode::CursorAbandoned),
             Self::CursorUnknown { .. } => Some(ErrorCode::CursorUnknown),
-            Self::Damaged { .. } => None,
+            Self::Damaged { .. } | Self::Filter(_) => None,
         }
     }
 }

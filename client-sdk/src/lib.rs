@@ -20,11 +20,20 @@
 //! Promises: records of one producer are stored in the order in which they were submitted. Each append is stored once,
 //! also when it was sent several times over several connections. A receipt is never given before the daemon's answer.
 //! An error says whether the records may be in the log. [`ProducerBuilder::delivery_timeout`] says where exactly-once
-//! ends.
+//! ends. `examples/audit.rs` does nothing before the record of it is durable.
+//!
+//! # Exactly once over the death of the program
+//! A program that makes its records from something that it can read again (a file, a queue) appends each of them once,
+//! however often it dies. It keeps an identity: the [id](ProducerBuilder::producer), an epoch that it raises before each
+//! start, and over TCP and gRPC a [secret](ProducerBuilder::secret). [`ProducerBuilder::resume`] connects, and
+//! [`Producer::last_stored`] has the sequence of the last record in the log. Sequences count records from 0, so this is
+//! the place from which to go on. It holds while each record of the input becomes one record of this producer, above
+//! level `none`, and the program ends at the first error. It ends where the daemon forgets the producer (see
+//! docs/PROTOCOL.md). `examples/exactly_once.rs` is such a program.
 //!
 //! # Reading
 //! A [`Reader`] gives [`Event`]s: chunks of records as they were appended, gaps with their reason, and a cursor from
-//! which to resume later. See [`Reader::builder`].
+//! which to resume later. A [`Filter`] says which records are wanted. See [`Reader::builder`], and `examples/tailer.rs`.
 //!
 //! # Transports
 //! [`Address`] picks one; the rules are the same on all of them. On the framed ones (`unix://`, `tcp://`) the bytes and
@@ -32,33 +41,49 @@
 //! daemon encodes, and record fields that OTLP has no place for are left out.
 //!
 //! `shm://` asks for a ring of shared memory on the Unix socket. A submit puts its record there in the calling thread,
-//! by no system call. The level `posted` is reached when it returns; the other levels as everywhere. If no ring is
-//! given ([`Producer::why_no_ring`]) it goes over the socket. A record must fit a quarter of the ring; a longer one is
-//! refused.
+//! by no system call. Where the ring is stored ([`Producer::offers_posted`]), the level `posted` is reached when it
+//! returns; elsewhere `none` is the level of a log call that wants no answer. The other levels are as everywhere. If no
+//! ring is given ([`Producer::why_no_ring`]) it goes over the socket. A record must fit a quarter of the ring; a longer
+//! one is refused. A restarted daemon gets the ring from this client, if nobody else has it.
 //!
 //! A child of `fork` is refused whatever it asks of its parent's producer ([`SubmitError::Forked`]), at every address,
 //! and makes one of its own.
+//!
+//! # Logging
+//! [`Producer::offer`] is for a program that cannot wait: where there is no room, [`Overload`] says what is dropped, or
+//! how long the call waits at most. Every drop is counted ([`Stats`]), and becomes a record of the log when there is
+//! room ([`DROPS_EVENT_NAME`]). [`blocking`] is for programs without a runtime. The crate `clad-tracing` has a layer for
+//! `tracing`.
 //!
 //! Every queue and wait has a bound with a name: `max_buffered_bytes`, `max_in_flight_appends`, `connect_timeout`,
 //! `delivery_timeout`, `linger`, `drop_timeout`.
 
 mod backoff;
+pub mod blocking;
 mod clock;
+mod drops;
 mod error;
 mod lock;
 mod log_info;
+#[cfg(feature = "models")]
+#[doc(hidden)]
+pub mod models;
 mod producer;
 mod reader;
 mod receipt;
 mod ring;
 mod session;
 mod stats;
+mod sync;
+mod thread_wait;
 mod transport;
+mod undelivered;
 mod waiters;
 
+pub use drops::{DROPS_EVENT_NAME, DropCounts, DropReason};
 pub use error::{AppendError, ConnectError, ReadError, ReserveError, SendError, SubmitError};
 pub use log_info::LogInfo;
-pub use producer::{Batch, Producer, ProducerBuilder, Reservation, Ticket};
+pub use producer::{Batch, Call, Overload, Producer, ProducerBuilder, Reservation, Ticket};
 pub use reader::{Chunk, Event, Gap, Reader, ReaderBuilder, Start};
 pub use receipt::Receipt;
 pub use stats::{Stats, Summary};
@@ -66,7 +91,9 @@ pub use transport::address::{Address, DEFAULT_GRPC_PORT, DEFAULT_TCP_PORT, HostP
 
 #[doc(no_inline)]
 pub use clad_proto::{
-    AckLevel, AnyValue, Body, Cursor, DurabilityPolicy, EncodeError, ErrorCode, ErrorInfo, Group, GroupView, KeyValue,
-    LogId, ProducerId, Record, RecordView, Resource, Scope, Severity, ValueRef,
-    frame::{GapReason, PeerMeta, Transport},
+    AckLevel, AnyValue, ArrayWriter, Body, Cursor, DurabilityPolicy, EncodeError, EncodedPairs, ErrorCode, ErrorInfo,
+    Group, GroupView, KeyValue, KvWriter, LogId, ProducerId, Record, RecordHead, RecordView, Resource, Scope, Severity,
+    ValueRef,
+    filter::{Filter, FilterError},
+    frame::{GapReason, LastStored, PeerMeta, Transport},
 };

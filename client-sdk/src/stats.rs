@@ -1,13 +1,15 @@
 //! Counters of a producer.
 
-use clad_proto::{LogId, ProducerId};
-use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
+use crate::drops::{DropCounts, Drops};
+use crate::sync::{
+    Mutex, MutexGuard,
     atomic::{
         AtomicU64,
         Ordering::{Acquire, Relaxed, Release},
     },
 };
+use clad_proto::{LogId, ProducerId};
+use std::sync::{Arc, PoisonError};
 
 /// A snapshot of what a producer has counted since it was made. Records, unless the name says otherwise.
 ///
@@ -26,9 +28,13 @@ pub struct Stats {
     pub resent: u64,
     /// Ended with an error.
     pub failed: u64,
-    /// Fire-and-forget records that were dropped without a report (no room, or no daemon for too long), and records
-    /// refused because the ring was full ([`drop_when_full`](crate::ProducerBuilder::drop_when_full)).
+    /// Dropped for lack of room ([`Overload`](crate::Overload)), or fire-and-forget records that no daemon took in
+    /// time. A record of the log reports them when there is room ([`DROPS_EVENT_NAME`](crate::DROPS_EVENT_NAME)).
     pub dropped: u64,
+    /// The same, by reason.
+    pub dropped_by: DropCounts,
+    /// Records that report drops; they are counted in `submitted`, and all that follows from it, too.
+    pub drop_reports: u64,
     /// Connections made after the first.
     pub reconnects: u64,
     /// Bytes that are reserved or wait for their receipt now.
@@ -57,7 +63,7 @@ pub(crate) struct Counters {
     pub(crate) acked: Counter,
     pub(crate) resent: Counter,
     pub(crate) failed: Counter,
-    pub(crate) dropped: Counter,
+    pub(crate) drops: Drops,
     pub(crate) connects: Counter,
     pub(crate) pending_appends: Counter,
     /// Counters of the batches.
@@ -179,6 +185,7 @@ impl Counters {
         // The last counted is read first: no snapshot shows more acked than sent, nor more sent than submitted.
         let posted: u64 = all().map(|tally| tally.posted.get()).sum();
         let acked = self.acked.get() + posted;
+        let dropped_by = self.drops.counts();
         let sent = self.sent.get() + posted + all().map(|tally| tally.sent.get()).sum::<u64>();
         Stats {
             submitted: self.submitted.get() + all().map(|tally| tally.submitted.get()).sum::<u64>(),
@@ -186,7 +193,9 @@ impl Counters {
             acked,
             resent: self.resent.get(),
             failed: self.failed.get(),
-            dropped: self.dropped.get(),
+            dropped: dropped_by.total(),
+            dropped_by,
+            drop_reports: self.drops.reports(),
             reconnects: self.connects.get().saturating_sub(1),
             buffered_bytes,
             pending_appends: self.pending_appends.get(),

@@ -1,6 +1,7 @@
 //! Waiters for an append, and what each holds until it is answered.
 
-use crate::{AppendError, Receipt, receipt::TicketSender};
+use crate::{AppendError, Receipt, drops::Unreported, receipt::TicketSender, stats::Counters};
+use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
 
 /// One record's share of an append that others share too.
@@ -19,6 +20,8 @@ pub(crate) enum Waiters {
     Whole(TicketSender),
     /// Records that were submitted one by one, so many; some of them without a ticket, perhaps.
     Shares(Vec<Share>, u32),
+    /// It reports drops, which are to be reported again if it is not stored.
+    Report(Unreported, Arc<Counters>),
 }
 
 /// Travels with an append through the session; its room is free when it is gone.
@@ -34,12 +37,38 @@ impl Claim {
         matches!(self.waiters, Waiters::Shares(..))
     }
 
+    /// True if it is a report of drops, which no program has handed over.
+    pub(crate) const fn is_report(&self) -> bool {
+        matches!(self.waiters, Waiters::Report(..))
+    }
+
+    /// True if some waiter will not hear of an error.
+    pub(crate) fn is_released(&self) -> bool {
+        match &self.waiters {
+            Waiters::Nobody => true,
+            Waiters::Report(..) => false,
+            Waiters::Whole(ticket) => ticket.is_closed(),
+            Waiters::Shares(shares, records) => {
+                shares.len() < *records as usize || shares.iter().any(|share| share.ticket.is_closed())
+            }
+        }
+    }
+
     /// Notifies all waiters. False when it was an error and some waiter was not there to hear it.
     pub(crate) fn resolve(self, outcome: &Result<Receipt, AppendError>) -> bool {
         // The room is free before its owner is notified, so that the owner may reserve at once.
         drop(self.permit);
         match self.waiters {
             Waiters::Nobody => outcome.is_ok(),
+            Waiters::Report(report, counters) => {
+                if let Err(error) = outcome {
+                    // It is as if it had never been handed over.
+                    counters.submitted.take_back(1);
+                    counters.failed.take_back(1);
+                    counters.drops.report_failed(&report, error.maybe_written());
+                }
+                true
+            }
             Waiters::Whole(ticket) => ticket.send(outcome.clone()).is_ok() || outcome.is_ok(),
             Waiters::Shares(shares, records) => {
                 let mut delivered = outcome.is_ok() || shares.len() == records as usize;

@@ -259,7 +259,7 @@ async fn a_flush_that_is_refused_is_no_end_of_the_producer() {
         producer.send(&Record::text(1, 9, "forgotten")).await.expect("handed over");
         daemon.0.lock().expect("whole").refuses = Some(refuses);
         match producer.flush(AckLevel::Durable).await {
-            Ok(()) => assert!(retryable, "the loss is not told"),
+            Ok(()) => assert!(retryable, "the loss is not reported"),
             Err(AppendError::Refused { error, .. }) => assert_eq!(error.code, ErrorCode::JournalFailed),
             Err(other) => panic!("{other}"),
         }

@@ -69,6 +69,26 @@ async fn what_was_not_answered_is_sent_again_the_same() {
 }
 
 #[tokio::test]
+async fn an_outcome_is_taken_when_it_is_there() {
+    let fake = Fake::new();
+    let (producer, mut peer) = fake.producer(fake.builder()).await;
+    let mut ticket = producer.try_reserve(100).expect("room").submit(&record("x")).expect("handed over");
+    let sent = peer.append().await;
+    peer.accepted(&sent, 7, 1).await;
+    assert!(ticket.try_wait().is_none(), "it is not durable");
+    peer.durable(8).await;
+    let looked = async {
+        loop {
+            match ticket.try_wait() {
+                Some(outcome) => return outcome,
+                None => tokio::time::sleep(Duration::from_millis(1)).await,
+            }
+        }
+    };
+    assert_eq!(soon(looked).await.expect("durable").first_offset, Some(7));
+}
+
+#[tokio::test]
 async fn a_permanent_refusal_is_reported_and_skipped() {
     let fake = Fake::new();
     let (producer, mut peer) = fake.producer(fake.builder()).await;
@@ -206,7 +226,7 @@ async fn an_undelivered_error_is_reported_once_by_the_next_flush() {
     peer.refused(&append, ErrorInfo::new(ErrorCode::BadRecord, "no")).await;
     let Err(error) = soon(producer.flush(AckLevel::Received)).await else { panic!("it was refused") };
     assert_eq!(error.code(), Some(ErrorCode::BadRecord));
-    soon(producer.flush(AckLevel::Received)).await.expect("told");
+    soon(producer.flush(AckLevel::Received)).await.expect("the error was reported");
 }
 
 #[tokio::test]
@@ -384,7 +404,7 @@ async fn who_closes_does_not_wait_for_a_daemon_that_hangs() {
     drop(peer);
 }
 
-/// A flush that its caller has given up is told of a loss, and so is nobody: the next one is. `kill -9` between.
+/// A loss that goes to an abandoned flush reaches nobody: the next flush reports it again. `kill -9` between.
 #[tokio::test]
 async fn expired_flushes_do_not_pile_up() {
     const FLUSHES: usize = 1500;
@@ -443,7 +463,7 @@ async fn the_report_of_an_abandoned_flush_passes_to_the_next_one() {
     });
     let flushed = soon(producer.flush(AckLevel::Durable)).await;
     assert!(matches!(flushed, Err(AppendError::Lost)), "{flushed:?}");
-    soon(producer.flush(AckLevel::Durable)).await.expect("it was told once");
+    soon(producer.flush(AckLevel::Durable)).await.expect("it was reported once");
     answers.abort();
 }
 
@@ -465,4 +485,91 @@ async fn who_waits_for_ever_waits_for_long() {
     }
     drop(producer);
     assert!(matches!(peer.next().await, Frame::Bye));
+}
+
+/// WELCOME with a last record of this producer at a level.
+fn welcome_with(last: LastStored) -> impl FnOnce(&mut Welcome) {
+    move |welcome| welcome.last = Some(last)
+}
+
+#[tokio::test]
+async fn a_producer_that_resumes_knows_what_is_stored_and_safe() {
+    let fake = Fake::new();
+    let id = ProducerId::from_bytes([3; 16]);
+    let resuming = tokio::spawn(fake.builder().producer(id, 5).resume(AckLevel::Written));
+    let stored = |sequence, level| LastStored { sequence, offset: 20 + sequence, level };
+    let mut early = fake.accept_with(welcome_with(stored(7, AckLevel::Received))).await;
+    assert_eq!((early.hello.producer_id, early.hello.producer_epoch), (id, 5));
+    assert!(early.try_next().await.is_none(), "it comes again when that is safe");
+    // The daemon died, and with it what was only received.
+    let mut peer = fake.accept_with(welcome_with(stored(4, AckLevel::Written))).await;
+    let producer = soon(resuming).await.expect("ran").expect("resumed");
+    assert_eq!(producer.last_stored(), Some(stored(4, AckLevel::Written)));
+    let ticket = producer.try_reserve(100).expect("room").submit(&record("x")).expect("handed over");
+    let append = peer.append().await;
+    assert_eq!((append.head.first_seq, append.head.gap), (5, false));
+    drop(peer);
+    let mut peer = fake.accept_with(welcome_with(stored(5, AckLevel::Written))).await;
+    assert_eq!(peer.append().await.head.first_seq, 5);
+    peer.accepted(&append, 25, 1).await;
+    peer.durable(26).await;
+    assert_eq!(soon(ticket).await.expect("durable").first_offset, Some(25));
+    assert_eq!(producer.last_stored(), Some(stored(4, AckLevel::Written)), "not a record of this process");
+}
+
+#[tokio::test]
+async fn a_producer_that_cannot_resume_says_why() {
+    let fake = Fake::new();
+    let builder = || fake.builder().producer(ProducerId::from_bytes([3; 16]), 5);
+    let resuming = tokio::spawn(builder().resume(AckLevel::Durable));
+    let _peer = fake.accept_with(|welcome| welcome.highest_ack = AckLevel::Written).await;
+    let error = soon(resuming).await.expect("ran").expect_err("durable is not offered");
+    assert_eq!((error.code(), error.is_retryable()), (Some(ErrorCode::LevelUnreachable), false));
+
+    let last = LastStored { sequence: 0, offset: 0, level: AckLevel::Received };
+    let resuming = tokio::spawn(builder().delivery_timeout(Duration::ZERO).resume(AckLevel::Durable));
+    let _peer = fake.accept_with(welcome_with(last)).await;
+    let error = soon(resuming).await.expect("ran").expect_err("it does not get durable");
+    assert!(matches!(error, ConnectError::Timeout { .. }) && error.is_retryable(), "{error}");
+}
+
+#[tokio::test]
+async fn a_blocking_producer_resumes() {
+    let fake = Fake::new();
+    let builder = fake.builder().producer(ProducerId::from_bytes([3; 16]), 1);
+    let resuming = tokio::task::spawn_blocking(|| blocking::Producer::resume(builder, AckLevel::Durable));
+    let last = LastStored { sequence: 9, offset: 9, level: AckLevel::Durable };
+    let _peer = fake.accept_with(welcome_with(last)).await;
+    let producer = soon(resuming).await.expect("ran").expect("resumed");
+    assert_eq!(producer.last_stored(), Some(last));
+}
+
+/// What the daemon takes is known when it greets: what was grouped before fits any.
+#[tokio::test]
+async fn records_grouped_before_the_first_greeting_fail_alone() {
+    let fake = Fake::new();
+    let producer = fake.builder().max_append_records(1000).start().expect("started");
+    let submit = |len: usize| {
+        let room = producer.try_reserve(4096).expect("room");
+        room.submit(&record("x".repeat(len))).expect("handed over")
+    };
+    let mut tickets: Vec<_> = (0..50).map(|_| submit(100)).collect();
+    let long = submit(3000);
+    tickets.extend((50..99).map(|_| submit(100)));
+    let mut peer = fake.accept_with(|welcome| welcome.max_append_bytes = 2048).await;
+    let storing = tokio::spawn(async move {
+        let mut end = 0;
+        while end < 99 {
+            let append = peer.append().await;
+            peer.accepted(&append, end, 1).await;
+            end += u64::from(append.head.count);
+            peer.durable(end).await;
+        }
+    });
+    for ticket in tickets {
+        soon(ticket).await.expect("durable");
+    }
+    let error = soon(long).await.expect_err("longer than the daemon takes");
+    assert!(matches!(error, AppendError::TooLarge { max: 2048, .. }), "{error}");
+    soon(storing).await.expect("a daemon");
 }

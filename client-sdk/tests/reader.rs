@@ -152,7 +152,7 @@ async fn not_following_an_end_of_the_connection_is_an_error() {
 }
 
 /// A program that asks for the next event beside other work drops the question again and again: the connection that is being
-/// made meanwhile is the reader's, and is not made anew each time.
+/// made meanwhile is the reader's, and is not made again each time.
 #[tokio::test]
 async fn a_question_that_is_dropped_leaves_the_connection_that_is_being_made() {
     let fake = Fake::new();

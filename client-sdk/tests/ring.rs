@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -38,7 +39,7 @@ impl Drained {
         Self { drain, next_offset: self.next_offset }
     }
 
-    /// What a client gets: `known` is its own ring's new board.
+    /// What a client gets: `known` is its own ring's new completion page.
     fn fds(&self, known: bool) -> Vec<OwnedFd> {
         let fds = self.drain.client_fds();
         let all = [fds.completion_page, fds.ring, fds.waker];
@@ -46,7 +47,19 @@ impl Drained {
         wanted.iter().map(|fd| fd.try_clone_to_owned().expect("a descriptor")).collect()
     }
 
-    /// Takes so many appends, all records at all levels, and tells whoever sleeps on the board.
+    fn given(&self, known: bool) -> RingGiven {
+        let shape = self.drain.shape();
+        RingGiven {
+            request_id: 0,
+            id: RING,
+            known,
+            stored: true,
+            bytes: shape.data_bytes(),
+            max_payload_bytes: shape.max_payload() as u32,
+        }
+    }
+
+    /// Takes so many appends, all records at all levels, and wakes whoever sleeps on the completion page.
     async fn answers(&mut self, appends: u64) {
         let until = self.drain.next() + appends;
         soon(async {
@@ -63,7 +76,7 @@ impl Drained {
         self.drain.announce();
     }
 
-    /// Takes so many appends and refuses those that are not `good`; no level but `received` is told.
+    /// Takes so many appends and refuses those that are not `good`; no level but `received` is published.
     async fn judges(&mut self, appends: u64, good: impl Fn(u64) -> bool) {
         let until = self.drain.next() + appends;
         soon(async {
@@ -110,15 +123,7 @@ impl Drained {
 async fn give(peer: &mut Peer, ring: &Drained) {
     let Frame::Ring(wanted) = peer.next().await else { panic!("RING comes after WELCOME") };
     let known = wanted.known.is_some();
-    let shape = ring.drain.shape();
-    let given = RingGiven {
-        request_id: wanted.request_id,
-        id: RING,
-        known,
-        other_clock: false,
-        bytes: shape.data_bytes(),
-        max_payload_bytes: shape.max_payload() as u32,
-    };
+    let given = RingGiven { request_id: wanted.request_id, ..ring.given(known) };
     peer.send_with_fds(Frame::RingGiven(given), &ring.fds(known)).await;
 }
 
@@ -153,7 +158,7 @@ async fn a_ticket_polled_once_is_woken_after_waiting_for_room() {
     let mut ring = Drained::new();
     let mut peer = fake.accept().await;
     give(&mut peer, &ring).await;
-    // Posted until the ring is full: these have their receipts, and nobody looks at the board for them.
+    // Posted until the ring is full: these have their receipts, and nobody looks at the completion page for them.
     let posted = u64::from(ring.drain.shape().slots());
     for _ in 0..posted {
         soon(submit(&producer, AckLevel::Posted, "fills it")).await.expect("in the ring");
@@ -164,6 +169,40 @@ async fn a_ticket_polled_once_is_woken_after_waiting_for_room() {
     ring.answers(1).await;
     let receipt = soon(late).await.expect("a task").expect("an ack");
     assert_eq!(receipt.first_offset, Some(posted));
+}
+
+/// What lies in the ring stays there; what waits for room in it is dropped for newer records, oldest first.
+#[tokio::test]
+async fn what_waits_for_room_in_the_ring_makes_room() {
+    let fake = Fake::with_ring();
+    let builder = fake.builder().overload(Overload::DropOldest).max_buffered_bytes(8192);
+    let producer = builder.start().expect("a producer");
+    let mut ring = Drained::new();
+    let mut peer = fake.accept().await;
+    give(&mut peer, &ring).await;
+    soon(submit(&producer, AckLevel::Posted, "there is a ring")).await.expect("in the ring");
+    let slots = u64::from(ring.drain.shape().slots());
+    let offer = |number: u64| {
+        let record = record(format!("{number} {}", "x".repeat(400)));
+        producer.offer(&record, &Call::new().at(AckLevel::Received)).expect("room is made")
+    };
+    let tickets: Vec<_> = (1..slots + 100).map(offer).collect();
+    let dropped = producer.stats().dropped_by.of(DropReason::Oldest);
+    assert!(dropped > 50, "{:?}", producer.stats());
+    ring.answers(slots).await;
+    // Those that waited; their room is free then, and the report of the drops comes.
+    ring.answers(100 - dropped).await;
+    ring.answers(1).await;
+    let mut lost = Vec::new();
+    for (number, ticket) in (1..).zip(tickets) {
+        match soon(ticket).await {
+            Ok(_) => {}
+            Err(AppendError::Dropped { reason: DropReason::Oldest }) => lost.push(number),
+            Err(error) => panic!("{number}: {error}"),
+        }
+    }
+    assert_eq!(lost, Vec::from_iter(slots..slots + dropped), "the oldest that were not in the ring");
+    assert_eq!(producer.stats().drop_reports, 1);
 }
 
 #[tokio::test]
@@ -182,6 +221,76 @@ async fn a_ticket_polled_once_is_woken_by_the_next_daemon() {
     give(&mut peer, &ring).await;
     ring.answers(2).await;
     assert_eq!(soon(waits).await.expect("a task").expect("an ack").first_offset, Some(1));
+}
+
+/// The daemon has ended, and nobody but the client has the ring: the next one gets its memory, makes another doorbell,
+/// and is woken by it.
+#[tokio::test]
+async fn a_ring_is_handed_back_to_the_next_daemon() {
+    let fake = Fake::with_ring();
+    let producer = fake.builder().start().expect("a producer");
+    let ring = Drained::new();
+    let mut peer = fake.accept().await;
+    give(&mut peer, &ring).await;
+    soon(submit(&producer, AckLevel::Posted, "the ring is there")).await.expect("in the ring");
+    let waits = tokio::spawn(submit(&producer, AckLevel::Durable, "not drained by the first"));
+    tokio::task::yield_now().await;
+    drop((peer, ring));
+
+    let mut peer = fake.accept().await;
+    let (Frame::Ring(wanted), mut fds) = peer.next_with_fds().await else { panic!("RING comes after WELCOME") };
+    assert_eq!((wanted.known, fds.len()), (Some(RING), 1));
+    let waker = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).expect("a doorbell");
+    let mut drain = Drain::adopt(fds.remove(0), waker, *LOG.as_bytes(), 2).expect("a sound ring");
+    assert!(!drain.sleep(), "it has not taken what is there");
+    drain.awake();
+    let mut ring = Drained { drain, next_offset: 0 };
+    ring.take();
+    assert!(ring.drain.sleep(), "it has taken all");
+    let given = RingGiven { request_id: wanted.request_id, ..ring.given(true) };
+    let fds: Vec<OwnedFd> = [ring.drain.client_fds().completion_page, ring.drain.client_fds().waker]
+        .map(|fd| fd.try_clone_to_owned().expect("a descriptor"))
+        .into();
+    peer.send_with_fds(Frame::RingGiven(given), &fds).await;
+    // Whoever pushed before the new doorbell was there has rung the old one.
+    let rung = || {
+        let mut doorbell = [rustix::event::PollFd::new(&fds[1], rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut doorbell, Some(&rustix::event::Timespec::default())).expect("polled") == 1
+    };
+    soon(async {
+        while !rung() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    ring.drain.awake();
+    ring.all_have(&[Level::Received, Level::Written, Level::Durable]);
+    assert_eq!(soon(waits).await.expect("a task").expect("an ack").first_offset, Some(1));
+    assert!(ring.drain.sleep(), "nothing came meanwhile");
+    soon(submit(&producer, AckLevel::Posted, "wakes it")).await.expect("in the ring");
+    assert!(rung(), "by the new doorbell");
+}
+
+/// Where no store has the ring, `posted` is refused before it is in the ring; every other level is as it was.
+#[tokio::test]
+async fn posted_is_refused_where_the_ring_is_not_stored() {
+    let fake = Fake::with_ring();
+    let producer = fake.builder().start().expect("a producer");
+    let mut ring = Drained::new();
+    let waits = submit(&producer, AckLevel::Posted, "before there is a ring");
+    let mut peer = fake.accept().await;
+    let Frame::Ring(wanted) = peer.next().await else { panic!("RING comes after WELCOME") };
+    let given = RingGiven { request_id: wanted.request_id, stored: false, ..ring.given(false) };
+    peer.send_with_fds(Frame::RingGiven(given), &ring.fds(false)).await;
+    let error = soon(waits).await.expect_err("refused");
+    assert_eq!((code(&error), error.maybe_written()), (Some(ErrorCode::LevelUnreachable), false));
+    assert!(producer.has_ring() && !producer.offers_posted());
+    let error = soon(submit(&producer, AckLevel::Posted, "in the caller's thread")).await.expect_err("refused");
+    assert_eq!((code(&error), error.maybe_written()), (Some(ErrorCode::LevelUnreachable), false));
+    soon(submit(&producer, AckLevel::None, "the lowest that is offered")).await.expect("in the ring");
+    let written = tokio::spawn(submit(&producer, AckLevel::Written, "written"));
+    ring.answers(2).await;
+    assert_eq!(soon(written).await.expect("a task").expect("an ack").first_offset, Some(1), "two are in the ring");
 }
 
 fn code(error: &AppendError) -> Option<ErrorCode> {
@@ -254,7 +363,7 @@ async fn what_may_have_been_refused_by_a_daemon_that_is_gone_is_not_acknowledged
     assert!(soon(next).await.expect("an ack").first_offset.is_some());
 }
 
-/// What is in the ring is nobody's to give up; who waits for it is told after a while that there is no daemon.
+/// An append in the ring is never abandoned; a waiting call returns after a while that there is no daemon.
 #[tokio::test]
 async fn a_flush_or_close_without_a_daemon_returns_an_error() {
     let fake = Fake::with_ring();
@@ -285,6 +394,80 @@ async fn a_flush_or_close_without_a_daemon_returns_an_error() {
     assert!(soon(waits).await.expect("a task").expect_err("it was closed").maybe_written());
     // It is there for whoever comes.
     ring.judges(2, |_| true).await;
+}
+
+/// The thread that is to wake the task sleeps on; it is another one that finds the answers on the completion page.
+#[tokio::test]
+async fn a_flush_and_a_close_end_whoever_finds_the_answers() {
+    for closes in [false, true] {
+        let fake = Fake::with_ring();
+        let producer = fake.builder().start().expect("a producer");
+        let mut peer = fake.accept().await;
+        let mut ring = Drained::new();
+        give(&mut peer, &ring).await;
+        soon(submit(&producer, AckLevel::Posted, "the ring is there")).await.expect("in the ring");
+        drop(submit(&producer, AckLevel::Durable, "nobody waits for it"));
+        let mut looks = submit(&producer, AckLevel::Durable, "its ticket looks");
+        let other = producer.clone();
+        let ends = tokio::spawn(async move {
+            match closes {
+                true => other.close().await.map(|summary| summary.stats.acked),
+                false => other.flush(AckLevel::Durable).await.map(|()| 3),
+            }
+        });
+        let flush = peer.flush().await;
+        peer.watermark(flush.request_id, flush.level, 0, 1, 0).await;
+        // The task has that, and waits.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        ring.take();
+        for level in [Level::Received, Level::Written, Level::Durable] {
+            ring.drain.raise(level, 3); // in silence
+        }
+        assert!(looks.try_wait().is_some_and(|outcome| outcome.is_ok()));
+        assert_eq!(soon(ends).await.expect("a task").expect("all is durable"), 3);
+    }
+}
+
+/// The thread that reads the completion page takes no signals where the library's threads do not: it is not begun by a
+/// caller, whose mask it would have. (Processors are inherited in the same way.)
+#[tokio::test]
+async fn no_caller_begins_the_thread_of_the_ring() {
+    let fake = Fake::with_ring();
+    let producer = fake.builder().start().expect("a producer");
+    let mut peer = fake.accept().await;
+    let mut ring = Drained::new();
+    give(&mut peer, &ring).await;
+    soon(submit(&producer, AckLevel::Posted, "the ring is there")).await.expect("in the ring");
+    let all = rustix::thread::sched_getaffinity(None).expect("the processors");
+    let ticket = submit(&producer, AckLevel::Durable, "polled by a thread with one processor");
+    let polled = std::thread::spawn(move || {
+        let mut one = rustix::thread::CpuSet::new();
+        one.set((0..).find(|at| all.is_set(*at)).expect("a processor"));
+        rustix::thread::sched_setaffinity(None, &one).expect("one of them");
+        let mut ticket = Box::pin(ticket);
+        let waker = std::task::Waker::noop();
+        assert!(ticket.as_mut().poll(&mut std::task::Context::from_waker(waker)).is_pending());
+        ticket
+    });
+    let ticket = polled.join().expect("it is polled");
+    let allowed = || {
+        let threads = std::fs::read_dir("/proc/self/task").expect("threads");
+        let ids = threads.flatten().filter(|thread| {
+            std::fs::read_to_string(thread.path().join("comm")).is_ok_and(|name| name.trim() == "clad-ring")
+        });
+        let ids = ids.filter_map(|thread| thread.file_name().to_str()?.parse().ok());
+        let pids = ids.filter_map(rustix::process::Pid::from_raw);
+        pids.filter_map(|pid| rustix::thread::sched_getaffinity(Some(pid)).ok()).collect::<Vec<_>>()
+    };
+    soon(async {
+        while allowed().is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    assert!(allowed().iter().all(|processors| processors.count() == all.count()));
+    ring.answers(2).await;
+    soon(ticket).await.expect("an ack");
 }
 
 /// RING for a ring that the daemon does not have.
@@ -325,7 +508,7 @@ async fn a_flush_reports_a_lost_ring_and_does_not_wait_for_it() {
     assert!(matches!(error, AppendError::Forgotten), "{error}");
     ring.answers(1).await;
     soon(waits).await.expect("a task").expect("an ack");
-    // Told once.
+    // Reported once.
     let flushing = tokio::spawn(async move { producer.flush(AckLevel::Durable).await });
     let flush = peer.flush().await;
     peer.watermark(flush.request_id, AckLevel::Durable, 1, 1, 0).await;
@@ -363,6 +546,42 @@ async fn a_flush_reports_what_was_posted_in_a_lost_ring() {
             }
         }
     }
+}
+
+/// Its ticket is dropped when there is another ring; and there may be an error before there is a ticket at all.
+#[tokio::test]
+async fn a_flush_reports_what_nobody_has_heard_of_whichever_ring_it_was() {
+    let fake = Fake::with_ring();
+    let producer = fake.builder().start().expect("a producer");
+    let mut peer = fake.accept().await;
+    give(&mut peer, &Drained::new()).await;
+    soon(submit(&producer, AckLevel::Posted, "the ring is there")).await.expect("in the ring");
+    let held = submit(&producer, AckLevel::Durable, "lost with it");
+    drop(peer);
+    let mut peer = fake.accept().await;
+    have_none(&mut peer).await;
+    let Frame::Ring(wanted) = peer.next().await else { panic!("RING comes again") };
+    let ring = Drained::new();
+    let given = RingGiven { request_id: wanted.request_id, stored: false, ..ring.given(false) };
+    peer.send_with_fds(Frame::RingGiven(given), &ring.fds(false)).await;
+    let mut flushed = async || {
+        let producer = producer.clone();
+        let flushing = tokio::spawn(async move { producer.flush(AckLevel::Durable).await });
+        let flush = peer.flush().await;
+        peer.watermark(flush.request_id, AckLevel::Durable, 0, 1, 0).await;
+        soon(flushing).await.expect("a task")
+    };
+    assert!(matches!(flushed().await, Err(AppendError::Forgotten)), "what was posted");
+    assert!(flushed().await.is_ok());
+    drop(held);
+    assert!(matches!(flushed().await, Err(AppendError::Forgotten)), "the ticket's");
+    assert!(flushed().await.is_ok());
+    let mut batch = producer.batch();
+    batch.push(&record("asks for too much")).expect("room");
+    producer.post_batch(&mut batch, &Call::new().at(AckLevel::Posted)).expect("handed over");
+    let error = flushed().await.expect_err("no ticket");
+    assert_eq!(code(&error), Some(ErrorCode::LevelUnreachable));
+    assert!(flushed().await.is_ok());
 }
 
 /// A daemon that has no time for the ring says nothing of what is in it.
@@ -451,7 +670,7 @@ async fn what_is_counted_adds_up() {
     let mut ring = Drained::new();
     give(&mut peer, &ring).await;
     soon(submit(&producer, AckLevel::Posted, "the ring is there")).await.expect("in the ring");
-    // What was never handed over, none, asked for a level, posted until the ring is full; then told so, and dropped.
+    // What was never handed over, none, asked for a level, posted until the ring is full; then refused, and dropped.
     let long = producer.try_reserve(21_000).expect("room").submit(&record("x".repeat(20_000)));
     assert!(matches!(long, Err(SubmitError::Record { .. })), "longer than the ring takes: {long:?}");
     assert!(producer.try_send(&record("none")));
@@ -517,7 +736,8 @@ async fn a_flush_reports_what_expired_before_it_was_in_the_ring() {
     );
 }
 
-/// A daemon whose disk is full takes nothing of the ring: the board says why, and so does who waits, or was given up.
+/// A daemon whose disk is full takes nothing of the ring. The completion page says why, and so do
+/// waiting and abandoned calls.
 #[tokio::test]
 async fn the_reason_for_a_stalled_drain_is_reported() {
     let fake = Fake::with_ring();

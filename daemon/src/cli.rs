@@ -25,7 +25,7 @@ use crate::life::reload::reload;
     after_help = "Signals: HUP reload; USR1 sync; USR2 rotate; TERM and INT drain, sync and end.\nExit codes: 0 done; 1 it failed, or the data folder is locked, foreign or read-only; 2 the call was wrong; 78 the configuration is bad, or this disk cannot keep the promise of the policy."
 )]
 pub struct Cli {
-    /// What to do.
+    /// Command; none is `run`.
     #[command(subcommand)]
     pub command: Option<Command>,
     /// Where the configuration comes from.
@@ -63,12 +63,6 @@ pub enum Command {
     Reload {
         /// Process id of the daemon
         pid: u32,
-    },
-    /// Keep the descriptors of rings while no daemon runs (started by the daemon)
-    #[command(hide = true)]
-    Hold {
-        /// Socket on which the daemon asks for them; it is the standard input
-        socket: PathBuf,
     },
     /// Print the effective configuration and where each value came from
     Config {
@@ -120,7 +114,6 @@ pub fn main(args: impl IntoIterator<Item = OsString>, run: impl FnOnce(Loaded, L
             say(io::stdout(), &text);
             Exit::Done
         }),
-        Command::Hold { socket } => Ok(crate::fdstore::hold(&socket)),
         // The daemon reads the configuration, and says what it thinks of it.
         Command::Reload { pid } => {
             let (text, exit) = reload(pid, std::env::var_os("RUNTIME_DIRECTORY").as_deref());

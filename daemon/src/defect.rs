@@ -1,8 +1,8 @@
-//! Threads that no other can stand in for.
+//! Threads that no other can stand in for, and the state that all of them need: the journal's.
 //!
-//! Invariant: a panic in one of them ends the process at once. Its duties (the lead, a deferred write, the drain of the
-//! rings, their storage) would never be done, and everybody would wait for it. The next start of the daemon finds all
-//! that was acknowledged.
+//! Invariant: a panic in one of them, or under the journal's lock, ends the process at once. Its duties (the lead, a
+//! deferred write, the drain of the rings, their storage) would never be done, and everybody would wait for it. The next
+//! start of the daemon finds all that was acknowledged.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,11 +15,16 @@ fn last_words(who: &str) -> String {
 /// Does a thread's work; a panic in it ends the process.
 pub(crate) fn ends_clad(who: &str, work: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(work)).is_err() {
-        // Not by the log, which another thread writes: this is the last message.
-        let _ = rustix::io::write(io::stderr(), last_words(who).as_bytes());
-        #[expect(clippy::disallowed_methods, reason = "an error or a panic would end this thread alone")]
-        std::process::abort();
+        end_clad(who);
     }
+}
+
+/// Ends the process after a panic, whose message is on stderr already.
+pub(crate) fn end_clad(who: &str) -> ! {
+    // Not by the log, which another thread writes: this is the last message.
+    let _ = rustix::io::write(io::stderr(), last_words(who).as_bytes());
+    #[expect(clippy::disallowed_methods, reason = "an error or a panic would end this thread alone")]
+    std::process::abort()
 }
 
 #[cfg(test)]
@@ -34,8 +39,10 @@ pub(crate) mod tests {
     pub(crate) fn ends_by_a_panic(module: &str, test: &str, variable: &str, who: &str) {
         let (_, module) = module.split_once("::").expect("a module of this crate");
         let this = format!("{module}::{test}");
+        let folder = tempfile::tempdir().expect("a folder"); // what an aborted process has made, it leaves behind
         let mut again = Command::new(std::env::current_exe().expect("this program"));
-        let ended = again.args(["--exact", &this, "--nocapture"]).env(variable, "1").output().expect("it runs");
+        again.args(["--exact", &this, "--nocapture"]).env(variable, "1").env("TMPDIR", folder.path());
+        let ended = again.output().expect("it runs");
         let said = String::from_utf8_lossy(&ended.stderr);
         assert_eq!(ended.status.signal(), Some(6), "SIGABRT: {said}");
         assert!(said.contains(&last_words(who)), "{said}");

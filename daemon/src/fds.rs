@@ -15,6 +15,8 @@ use rustix::net::{
 
 /// Most descriptors in one message.
 pub(crate) const MAX_FDS: usize = 3;
+/// Most descriptors that are received and not taken yet: one may come with a frame, and a second one shows that more did.
+pub(crate) const RECEIVED_FDS_MAX: usize = 2;
 
 /// Sends bytes, the descriptors with the first of them. On a stream fewer bytes may be taken; then the descriptors went
 /// with those that were.
@@ -29,11 +31,39 @@ pub(crate) fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> i
 }
 
 /// Receives bytes and the descriptors that come with them.
+#[cfg(test)]
 pub(crate) fn receive(socket: impl AsFd, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     take(socket, bytes, RecvFlags::empty())
 }
 
-/// The same of a message that is there, and stays there for the next reader.
+/// Reads some bytes of a stream and the descriptors that come with them; returns true if any did, which ends a read
+/// early. The kernel closes those that are more than [`RECEIVED_FDS_MAX`].
+///
+/// # Errors
+/// Where this process has no number left for a descriptor.
+pub(crate) fn read(socket: impl AsFd, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<(usize, bool)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(RECEIVED_FDS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let got = recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, flags)?;
+    let mut came = 0;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            for fd in rights {
+                came += 1;
+                if fds.len() < RECEIVED_FDS_MAX {
+                    fds.push(fd);
+                }
+            }
+        }
+    }
+    if got.flags.contains(ReturnFlags::CTRUNC) && came < RECEIVED_FDS_MAX {
+        return Err(rustix::io::Errno::MFILE.into());
+    }
+    Ok((got.bytes, came > 0))
+}
+
+/// Receives a message that is there, and stays there for the next reader.
 pub(crate) fn look(socket: impl AsFd, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     take(socket, bytes, RecvFlags::PEEK | RecvFlags::DONTWAIT)
 }

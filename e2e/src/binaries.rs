@@ -41,7 +41,8 @@ fn build() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.current_dir(root).args(["build", "--package", "clad", "--package", "clactl", "--profile", profile]);
+    // Of the whole workspace, so that crates have the features with which `cargo test --workspace` has built them.
+    command.current_dir(root).args(["build", "--workspace", "--bin", "clad", "--bin", "clactl", "--profile", profile]);
     command.arg("--target-dir").arg(target);
     let ended = command.stdin(Stdio::null()).status().expect("cargo runs");
     assert!(ended.success(), "{command:?}: {ended}");

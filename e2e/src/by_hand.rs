@@ -16,7 +16,7 @@ use clad_proto::frame::{
 use clad_proto::{AckLevel, ErrorInfo};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
-/// The connection, and what came with the ring: board, ring, doorbell.
+/// The connection, and what came with the ring: completion page, ring, doorbell.
 #[derive(Debug)]
 pub struct ByHand {
     control: UnixStream,
@@ -76,7 +76,7 @@ impl ByHand {
             Frame::Error(error) => return Err(error.error),
             other => panic!("neither RING_GIVEN nor ERROR: {other:?}"),
         };
-        assert_eq!(fds.len(), 3, "board, ring, doorbell");
+        assert_eq!(fds.len(), 3, "completion page, ring, doorbell");
         Ok(Self { control, input, welcome, given, fds })
     }
 

@@ -15,7 +15,7 @@ use nix::unistd::Pid;
 
 use crate::admin::Admin;
 use crate::tool::{OutputStream, Running};
-use crate::{Ended, Setup, TEST_TIMEOUT};
+use crate::{Ended, FdStore, Setup, TEST_TIMEOUT};
 
 /// What it prints when it serves.
 const READY: &str = "clad is ready";
@@ -23,8 +23,9 @@ const READY: &str = "clad is ready";
 /// A daemon that runs, or ran.
 #[derive(Debug)]
 pub struct Daemon {
-    setup: Setup,
+    // Before its folders, which can be removed only when nobody writes there.
     process: Running,
+    setup: Setup,
     listeners: HashMap<String, String>,
 }
 
@@ -42,7 +43,7 @@ impl Daemon {
     }
 
     fn ready_or_ended(&mut self) -> Result<(), Ended> {
-        if self.process.wait_for(OutputStream::Stdout, READY, TEST_TIMEOUT) || self.process.is_running() {
+        if self.gets_ready() || self.process.is_running() {
             self.wait_ready();
             return Ok(());
         }
@@ -55,9 +56,17 @@ impl Daemon {
         Setup::new().start()
     }
 
+    /// Waits until it says that it is ready: to its service manager, or to who started it by hand. False where it ends, or
+    /// does not get there.
+    fn gets_ready(&self) -> bool {
+        match self.setup.service_manager() {
+            Some(fd_store) => fd_store.wait_ready(&self.process),
+            None => self.process.wait_for(OutputStream::Stdout, READY, TEST_TIMEOUT),
+        }
+    }
+
     fn wait_ready(&mut self) {
-        let ready = self.process.wait_for(OutputStream::Stdout, READY, TEST_TIMEOUT);
-        assert!(ready, "the daemon did not get ready:\n{}", self.process.said());
+        assert!(self.gets_ready(), "the daemon did not get ready:\n{}", self.process.said());
         let status = self.admin().status().unwrap_or_else(|e| panic!("no status: {e}\n{}", self.process.said()));
         self.listeners = status.listeners;
     }
@@ -66,6 +75,12 @@ impl Daemon {
     #[must_use]
     pub const fn setup(&self) -> &Setup {
         &self.setup
+    }
+
+    /// The service manager that it was started over.
+    #[must_use]
+    pub const fn fd_store(&self) -> &FdStore {
+        self.setup.fd_store()
     }
 
     /// Its data folder.
@@ -246,7 +261,7 @@ impl Daemon {
         self.restart();
     }
 
-    /// Waits until something holds that no event tells of; it is looked at again and again, but not for ever.
+    /// Waits until something holds that no event announces; it is looked at again and again, but not for ever.
     ///
     /// # Panics
     /// When it never holds.

@@ -4,7 +4,7 @@
 //! which is what a device that does not answer looks like from within; no other thread is touched, nothing in the program
 //! knows of it, and what is held goes on when the holder says so or is dropped. The calls are the ones of threads: what a
 //! ring does is not seen here. A program's first thread is not to be held, because who waits for the program's end would
-//! be told of each stop.
+//! hear of each stop.
 
 use std::collections::HashMap;
 use std::fs;
@@ -23,6 +23,9 @@ use crate::TEST_TIMEOUT;
 
 /// Between two looks at what the threads do: what it adds to each of their calls.
 const THREAD_POLL_INTERVAL: Duration = Duration::from_micros(100);
+
+/// Until threads that did not all wait are stopped again.
+const FREEZE_RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The threads of a process whose names a test picks, with their names.
 ///
@@ -51,6 +54,8 @@ enum What {
 struct Shared {
     holding: AtomicBool,
     held: AtomicUsize,
+    /// Those of them that were stopped in a call that waits.
+    waiting: AtomicUsize,
     over: AtomicBool,
 }
 
@@ -72,15 +77,25 @@ impl Holder {
         Self::start(threads, What::Flushes)
     }
 
-    /// Stops these threads where they are, until it is dropped.
+    /// Stops these threads until it is dropped, while each waits for something to do: a thread that is stopped with a
+    /// lock in its hand stops everybody who wants that lock, which is another fault.
     ///
     /// # Panics
-    /// When they cannot be traced.
+    /// When they cannot be traced, or never wait all at once.
     #[must_use]
     pub fn freeze(threads: &[(i32, String)]) -> Self {
-        let holder = Self::start(threads, What::Everything);
-        holder.wait_held(threads.len());
-        holder
+        let began = Instant::now();
+        loop {
+            let holder = Self::start(threads, What::Everything);
+            holder.wait_held(threads.len());
+            let waiting = holder.shared.waiting.load(Ordering::SeqCst);
+            if waiting == threads.len() {
+                return holder;
+            }
+            assert!(began.elapsed() < TEST_TIMEOUT, "{waiting} of {} threads wait", threads.len());
+            drop(holder);
+            thread::sleep(FREEZE_RETRY_INTERVAL);
+        }
     }
 
     fn start(threads: &[(i32, String)], what: What) -> Self {
@@ -148,8 +163,10 @@ enum Place {
     Outside,
     /// In a call.
     Inside,
-    /// Stopped by us.
-    Held,
+    /// Stopped by us: in a call that waits for something to do, or elsewhere.
+    Held {
+        waits: bool,
+    },
 }
 
 fn trace(shared: &Shared, tids: Vec<Pid>, what: What) {
@@ -157,14 +174,16 @@ fn trace(shared: &Shared, tids: Vec<Pid>, what: What) {
     while !shared.over.load(Ordering::SeqCst) && !places.is_empty() {
         let holding = shared.holding.load(Ordering::SeqCst) || what == What::Everything;
         places.retain(|tid, place| look(*tid, place, what, holding).is_ok());
-        shared.held.store(places.values().filter(|place| **place == Place::Held).count(), Ordering::SeqCst);
+        let held = || places.values().filter(|place| matches!(place, Place::Held { .. }));
+        shared.waiting.store(held().filter(|place| **place == Place::Held { waits: true }).count(), Ordering::SeqCst);
+        shared.held.store(held().count(), Ordering::SeqCst);
         thread::sleep(THREAD_POLL_INTERVAL);
     }
 }
 
 /// One look at one thread; an error where there is no such thread any more.
 fn look(tid: Pid, place: &mut Place, what: What, holding: bool) -> Result<(), Errno> {
-    if *place == Place::Held && !holding {
+    if matches!(place, Place::Held { .. }) && !holding {
         *place = Place::Inside;
         ptrace::syscall(tid, None)?;
     }
@@ -175,13 +194,13 @@ fn look(tid: Pid, place: &mut Place, what: What, holding: bool) -> Result<(), Er
             let entered = *place == Place::Outside;
             *place = if entered { Place::Inside } else { Place::Outside };
             if entered && holding && flushes(tid)? {
-                *place = Place::Held;
+                *place = Place::Held { waits: false };
                 return Ok(());
             }
             ptrace::syscall(tid, None)
         }
         WaitStatus::PtraceEvent(..) if what == What::Everything => {
-            *place = Place::Held;
+            *place = Place::Held { waits: waits(tid)? };
             Ok(())
         }
         WaitStatus::Stopped(_, signal) => ptrace::syscall(tid, signal),
@@ -198,6 +217,18 @@ fn flushes(tid: Pid) -> Result<bool, Errno> {
         libc::SYS_pwritev2 => sixth & synced != 0,
         _ => false,
     })
+}
+
+/// Whether a thread was stopped in a call that waits for something to do. Outside of calls the number is negative.
+fn waits(tid: Pid) -> Result<bool, Errno> {
+    #[cfg(target_arch = "x86_64")]
+    if call(tid)?.0 == libc::SYS_epoll_wait {
+        return Ok(true);
+    }
+    Ok(matches!(
+        call(tid)?.0,
+        libc::SYS_futex | libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 | libc::SYS_io_uring_enter
+    ))
 }
 
 /// The number of a call, and its sixth argument.

@@ -9,6 +9,7 @@
 //! | [`daemon`] | a `clad` of our own: started, killed, started again |
 //! | [`admin`] | its admin socket |
 //! | [`raw`] | the framed protocol by hand, well or badly spoken |
+//! | [`fd_store`] | a service manager with a descriptor store, which daemons are started over |
 //! | [`grpc`] | an append call of gRPC by hand |
 //! | [`by_hand`] | a client with a ring, by hand |
 //! | [`user`] | what another user does |
@@ -16,7 +17,7 @@
 //! | [`readback`] | everything that a log holds, by the daemon and from the files |
 //! | [`cuts`] | power cuts: a recording device under a real file system |
 //! | [`hold`] | threads of a program that are held, as by a device that does not answer |
-//! | [`manager`] | a service manager: what it is told, and its watchdog |
+//! | [`manager`] | a service manager: its notifications, and its watchdog |
 //! | [`stall`] | what a wait that takes long says while it lasts |
 //! | [`web`] | the pages of health and metrics |
 
@@ -25,6 +26,7 @@ mod binaries;
 pub mod by_hand;
 pub mod cuts;
 pub mod daemon;
+pub mod fd_store;
 pub mod grpc;
 pub mod hold;
 pub mod manager;
@@ -44,6 +46,7 @@ use std::time::Duration;
 pub use binaries::binary;
 pub use clad_sim::Rng;
 pub use daemon::Daemon;
+pub use fd_store::FdStore;
 pub use raw::Raw;
 pub use scratch::Scratch;
 pub use setup::{Ended, Setup, needs_word};

@@ -1,4 +1,4 @@
-//! A service manager played by hand: what a daemon tells it, and how often its watchdog hears.
+//! A service manager played by hand: the notifications of a daemon, and how often its watchdog hears.
 
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
@@ -28,7 +28,7 @@ impl Manager {
         Self { socket, folder }
     }
 
-    /// Starts a program that tells it how it is.
+    /// Starts a program that notifies it of its state.
     pub fn start(&self, command: &mut Command) -> Running {
         Running::start(command.env("NOTIFY_SOCKET", self.folder.path().join("notify")))
     }
@@ -70,7 +70,7 @@ impl Manager {
         all
     }
 
-    /// How often the watchdog is told in so long a time, from now on.
+    /// Number of notifications to the watchdog in so long a time, from now on.
     ///
     /// # Panics
     /// When that is too long.
@@ -78,7 +78,7 @@ impl Manager {
         self.barks_until(|since| since >= time)
     }
 
-    /// How often the watchdog is told until something holds, which is asked after each word and every few moments.
+    /// Number of notifications to the watchdog until something holds; that is asked after each one and every few moments.
     ///
     /// # Panics
     /// When it never does.
@@ -91,7 +91,7 @@ impl Manager {
         self.socket.set_read_timeout(Some(Duration::from_millis(20))).expect("a bound");
         let (mut barks, mut bytes) = (0, [0; 4096]);
         while !holds(began.elapsed()) {
-            assert!(began.elapsed() < TEST_TIMEOUT, "it never came, and the watchdog was told {barks} times");
+            assert!(began.elapsed() < TEST_TIMEOUT, "it never came, and the watchdog was notified {barks} times");
             if let Ok(length) = self.socket.recv(&mut bytes) {
                 barks += usize::from(bytes[..length].starts_with(b"WATCHDOG=1"));
             }

@@ -355,7 +355,16 @@ impl Raw {
     /// On a gap.
     pub fn read_from(&mut self, offset: u64, min_level: AckLevel) -> Result<(Vec<Got>, ReadEnd), ErrorInfo> {
         let from = ReadFrom::Offset(offset);
-        let read = ReadFrame { request_id: 9, from, follow: false, limit: None, min_level, since: None, until: None };
+        let read = ReadFrame {
+            request_id: 9,
+            from,
+            follow: false,
+            limit: None,
+            min_level,
+            since: None,
+            until: None,
+            filter: None,
+        };
         self.send(|buf| read.encode(buf));
         let mut got = Vec::new();
         loop {

@@ -86,6 +86,6 @@ pub fn files(dir: &Path) -> Vec<Stored> {
 
 fn dense(all: &[Stored]) {
     for (want, got) in (all.first().map_or(0, |first| first.offset)..).zip(all) {
-        assert_eq!(got.offset, want, "offsets have a hole, or one is there twice");
+        assert_eq!(got.offset, want, "an offset is missing, or there twice");
     }
 }

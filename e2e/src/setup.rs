@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use clad_journal::io::device::{DurabilityClass, Obstacle, discover};
 
+use crate::fd_store::FD_STORE_PLACES_DEFAULT;
 use crate::tool::Running;
-use crate::{Daemon, Scratch, TEST_TIMEOUT, binary};
+use crate::{Daemon, FdStore, Scratch, TEST_TIMEOUT, binary};
 
 /// How a daemon is to be set up.
 #[derive(Debug)]
@@ -23,6 +24,7 @@ pub struct Setup {
     sets: Vec<(String, String)>,
     arguments: Vec<String>,
     wrap: Vec<String>,
+    fd_store: Option<FdStore>,
 }
 
 /// How a daemon ended.
@@ -81,7 +83,7 @@ impl Setup {
             ("log.format", "text".to_owned()),
         ];
         let sets = sets.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-        Self { scratch, dir, config, sets, arguments: Vec::new(), wrap: Vec::new() }
+        Self { scratch, dir, config, sets, arguments: Vec::new(), wrap: Vec::new(), fd_store: None }
     }
 
     /// Sets a key, over what it was.
@@ -125,6 +127,32 @@ impl Setup {
     pub fn under(mut self, program: &[&str]) -> Self {
         self.wrap = program.iter().map(|&word| word.to_owned()).collect();
         self
+    }
+
+    /// A service manager whose descriptor store outlives each daemon of this setup.
+    #[must_use]
+    pub fn with_fd_store(self) -> Self {
+        self.over_fd_store(FdStore::new(FD_STORE_PLACES_DEFAULT, true))
+    }
+
+    /// This service manager.
+    #[must_use]
+    pub fn over_fd_store(mut self, fd_store: FdStore) -> Self {
+        self.fd_store = Some(fd_store);
+        self
+    }
+
+    /// The service manager that it is started over.
+    ///
+    /// # Panics
+    /// When there is none.
+    #[must_use]
+    pub const fn fd_store(&self) -> &FdStore {
+        self.fd_store.as_ref().expect("it was set up with one")
+    }
+
+    pub(crate) const fn service_manager(&self) -> Option<&FdStore> {
+        self.fd_store.as_ref()
     }
 
     /// Its data folder.
@@ -196,7 +224,10 @@ impl Setup {
     }
 
     pub(crate) fn spawn(&self) -> Running {
-        Running::start(self.command().stdin(Stdio::null()))
+        match &self.fd_store {
+            Some(fd_store) => fd_store.start(&self.command()),
+            None => Running::start(self.command().stdin(Stdio::null())),
+        }
     }
 
     /// The path of its socket for records.
@@ -222,12 +253,17 @@ pub fn needs_word(dir: &Path) -> bool {
     }
 }
 
-/// Takes away what the surroundings could tell a clad.
+/// Variables by which a program knows its service manager, and what that hands over.
+const OF_A_SERVICE: [&str; 6] =
+    ["NOTIFY_SOCKET", "INVOCATION_ID", "FDSTORE", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
+
+/// Removes the variables by which the surroundings could change a clad.
 pub(crate) fn without_surroundings(command: &mut Command) {
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CLAD_")) {
         command.env_remove(name);
     }
-    for name in ["NOTIFY_SOCKET", "STATE_DIRECTORY", "RUNTIME_DIRECTORY", "WATCHDOG_USEC", "JOURNAL_STREAM"] {
+    for name in ["STATE_DIRECTORY", "RUNTIME_DIRECTORY", "WATCHDOG_USEC", "JOURNAL_STREAM"].iter().chain(&OF_A_SERVICE)
+    {
         command.env_remove(name);
     }
     command.env("NO_COLOR", "1");

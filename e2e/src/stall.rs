@@ -8,7 +8,7 @@ use std::fs;
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
-/// From then on a wait is told of. What waits for less is the machine.
+/// From then on a wait is reported. A shorter one is due to the machine.
 const STALL_REPORT_AFTER: Duration = Duration::from_secs(20);
 
 /// A wait.
@@ -41,8 +41,7 @@ fn report(waited: Duration, what: &str) -> String {
     format!("STALLED: {test} has waited for {waited:?}: {what}\n{}", processes(std::process::id()))
 }
 
-/// This process's descendants, and all keepers of rings, which are nobody's: the state of each of their threads, and where in the
-/// kernel it is.
+/// This process's descendants: the state of each of their threads, and where in the kernel it is.
 fn processes(of: u32) -> String {
     let all: Vec<(u32, u32)> = numbers("/proc").filter_map(|pid| Some((pid, parent(pid)?))).collect();
     let mut ours = vec![of];
@@ -51,8 +50,6 @@ fn processes(of: u32) -> String {
         ours.extend(all.iter().filter(|(_, parent)| *parent == pid).map(|(pid, _)| *pid));
         at += 1;
     }
-    let holds = |pid: &u32| words(*pid).get(1).is_some_and(|word| word == "hold");
-    ours.extend(all.iter().map(|(pid, _)| *pid).filter(holds));
     ours.retain(|pid| *pid != of);
     let mut table = String::new();
     for pid in ours {

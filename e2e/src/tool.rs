@@ -17,6 +17,8 @@ use crate::setup::without_surroundings;
 use crate::stall::Stall;
 use crate::{TEST_TIMEOUT, binary};
 
+/// The longest wait for the end of a program that was killed: one whose device does not answer may not end.
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often who waits looks at the clock.
 const STALL_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -189,13 +191,15 @@ impl Running {
 }
 
 impl Drop for Running {
+    /// Kills it, and waits for its end: what it still writes would stay behind in a folder that is removed meanwhile.
     fn drop(&mut self) {
         self.send(Signal::SIGKILL);
+        let _ = self.shared.wait("its end", KILL_TIMEOUT, |state| state.status.is_some());
     }
 }
 
 fn wait(mut child: Child, shared: &Shared) {
-    // Told apart from reaped: `waitid` without reaping first, so that `send` never meets a number given again.
+    // Ended is not reaped: `waitid` without reaping first, so that `send` never meets a number given again.
     let pid = Pid::from_raw(child.id() as i32);
     let flags = nix::sys::wait::WaitPidFlag::WEXITED | nix::sys::wait::WaitPidFlag::WNOWAIT;
     let _ = nix::sys::wait::waitid(nix::sys::wait::Id::Pid(pid), flags);

@@ -1,6 +1,6 @@
 //! What another user does, in a thread of the test.
 //!
-//! Invariants: the credentials of a thread are its own in Linux, and what it begins inherits them. A Unix socket tells its
+//! Invariants: the credentials of a thread are its own in Linux, and what it begins inherits them. A Unix socket shows its
 //! peer those of the thread that connected it, a TCP socket has those of the thread that made it; both keep them, whoever uses
 //! the socket later. The thread ends with the work, so that no other work has its credentials.
 

@@ -118,7 +118,7 @@ fn space(daemon: &Daemon, body: u64) -> f64 {
     for segment in segments.iter().filter(|segment| segment.sealed) {
         let file = fs::metadata(daemon.dir().join(&segment.file)).expect("the file");
         assert_eq!(file.len(), segment.bytes, "{segment:?}");
-        // What the file system sets aside counts, not only how long the file is said to be.
+        // Allocated blocks count, not only the length of the file.
         bytes += file.len().max(file.blocks() * 512);
         records += segment.records;
     }
@@ -263,7 +263,7 @@ fn an_inline_write_stays_in_one_thread() {
     // three and more where others write beside; eight in all before.
     assert!(ingest <= bare + 3 * APPENDS, "{ingest}, where bare writes wait {bare} times");
     assert!(inline >= APPENDS * 9 / 10, "{inline} of {APPENDS} were written by the thread that had read them");
-    // Nobody else for an append: timers, the page of metrics, and the vouch of a log that is idle, as it is between any two
+    // Nobody else for an append: timers, the page of metrics, and the commit marker of a log that is idle, as it is between any two
     // appends where other programs use the processors.
     assert!(writers + runtime <= APPENDS + 100 * seconds, "{writers} + {runtime}");
 }

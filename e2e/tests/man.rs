@@ -1,6 +1,6 @@
 //! The manual pages in `deploy/man` are what the programs' own parsers say.
 //!
-//! After a change of a command line: `CLAD_UPDATE=1 cargo test -p clad-e2e --test man` makes them anew.
+//! After a change of a command line: `CLAD_UPDATE=1 cargo test -p clad-e2e --test man` makes them again.
 
 use std::collections::BTreeMap;
 use std::fs;

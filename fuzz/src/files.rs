@@ -52,15 +52,8 @@ fn one_segment(data: &[u8]) {
         assert!(pair[0].0 < pair[0].1 && pair[0].1 <= pair[1].0, "{:?}", found.garbage);
     }
     for (same_boot, limit) in [(true, None), (false, None), (false, Some(1))] {
-        let unsealed = Unsealed {
-            number: header.number,
-            batches: found.batches.clone(),
-            same_boot,
-            limit,
-            footer_end: None,
-            lost: [].into(),
-        };
-        let planned = plan(0, Said::default(), &[unsealed], false);
+        let unsealed = Unsealed { scan: found.clone(), same_boot, limit, lost: [].into() };
+        let planned = plan(0, Said::default(), &[&unsealed], false);
         for kept in &planned.kept {
             assert!(kept.first_offset <= kept.end_offset, "{kept:?}");
             assert!(kept.batches.iter().all(|at| *at < found.batches.len()), "{kept:?}");

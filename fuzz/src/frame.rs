@@ -1,11 +1,12 @@
 //! Frames of the socket protocol, as daemon and client read them.
 //!
 //! What must hold of any bytes:
-//! - decoding ends, never panics, and never sets aside more than the input and one step ask for;
+//! - decoding ends, never panics, and never allocates more than the input and one step ask for;
 //! - a stream cut at any place gives the same frames and the same error;
 //! - a frame that decodes, encoded again, decodes to the same frame.
 
 use bytes::{Buf, BytesMut};
+use clad_proto::filter::{Filter, Matcher};
 use clad_proto::frame::{
     Frame, FrameDecoder, FrameError, FrameType, encode_bye, encode_cancel_read, encode_ping, encode_pong,
 };
@@ -14,7 +15,7 @@ use crate::reseal;
 
 /// Longest payload that the decoders here take.
 const MAX_APPEND_BYTES: u32 = 64 << 10;
-/// What a decoder may set aside on the word of a header.
+/// Bytes that a decoder may allocate on the word of a header.
 const PREALLOCATION_BYTES_MAX: usize = 64 << 10;
 
 /// A stream of frames.
@@ -54,7 +55,7 @@ fn stream(data: &[u8]) {
     }
     if let Some(error) = end {
         assert!(!error.to_string().is_empty());
-        // What a peer is told of it.
+        // The error that a peer gets.
         assert!(!error.info().to_string().is_empty());
     }
 }
@@ -76,9 +77,17 @@ fn decode(parts: &[&[u8]]) -> (Vec<Frame>, Option<FrameError>) {
             }
         }
         let most = 2 * (PREALLOCATION_BYTES_MAX.max(buf.len()) + parts.iter().map(|p| p.len()).sum::<usize>());
-        assert!(buf.capacity() <= most, "{} bytes set aside for {}", buf.capacity(), buf.len());
+        assert!(buf.capacity() <= most, "{} bytes allocated for {}", buf.capacity(), buf.len());
     }
     (frames, None)
+}
+
+/// A filter that a daemon would evaluate stays the same filter.
+fn filter(bytes: &[u8]) {
+    let Ok(filter) = Filter::from_bytes(bytes) else { return };
+    let again = filter.to_bytes().expect("as long as it was");
+    assert_eq!(again, bytes);
+    assert!(Matcher::new(&filter, 0).is_ok() || filter.has_expression());
 }
 
 fn again(frame: &Frame) {
@@ -88,7 +97,10 @@ fn again(frame: &Frame) {
         Frame::Append(f) => f.encode(&mut buf),
         Frame::Flush(f) => f.encode(&mut buf),
         Frame::Ping(id) => encode_ping(&mut buf, *id),
-        Frame::Read(f) => f.encode(&mut buf),
+        Frame::Read(f) => {
+            filter(f.filter.as_deref().unwrap_or_default());
+            f.encode(&mut buf);
+        }
         Frame::CancelRead(id) => encode_cancel_read(&mut buf, *id),
         Frame::Bye => encode_bye(&mut buf),
         Frame::Welcome(f) => f.encode(&mut buf),
@@ -101,6 +113,7 @@ fn again(frame: &Frame) {
         Frame::Gap(f) => f.encode(&mut buf),
         Frame::CaughtUp(f) => f.encode(&mut buf),
         Frame::ReadEnd(f) => f.encode(&mut buf),
+        Frame::Progress(f) => f.encode(&mut buf),
         Frame::Ring(f) => f.encode(&mut buf),
         Frame::RingGiven(f) => f.encode(&mut buf),
     }

@@ -1,8 +1,8 @@
 //! A whole log, damaged in every way that files can be, and then started.
 //!
-//! Invariants: a start ends, with a log or with an error that a program can tell apart; it never panics. What is
-//! read after it is what was stored at that offset, byte for byte; what is not read any more is told: by a gap of the
-//! reader, by the report of the start, or by its refusal. A second start comes to the same records.
+//! Invariants: a start ends, with a log or with an error that a program can distinguish; it never panics. What is
+//! read after it is what was stored at that offset, byte for byte; what is not read any more is reported: by a gap of
+//! the reader, by the report of the start, or by its refusal. A second start comes to the same records.
 //!
 //! Bounds: two logs of four segments (one ended cleanly, one killed), at most 64 changes to their files.
 
@@ -125,7 +125,7 @@ fn repair(files: &BTreeMap<String, Vec<u8>>, seed: u8) -> Option<BTreeMap<u64, (
     }
 }
 
-/// The log as a start makes it, and whether the start itself told of a loss; nothing where it refuses.
+/// The log as a start makes it, and whether the start itself reported a loss; nothing where it refuses.
 fn start(disk: &SimDisk) -> Option<(Outcome, bool)> {
     let disk_was_empty = !disk.names().iter().any(|name| name.ends_with(".clog"));
     let stepper = match Stepper::open(Arc::new(disk.clone()), SimClock::new(disk.boot_id()), config(), Arc::new(|_| {}))

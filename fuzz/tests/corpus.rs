@@ -9,6 +9,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clad_fuzz::{Mutator, TARGETS, Target};
@@ -34,15 +35,29 @@ fn check(name: &str) {
         number("CLAD_SEED").unwrap_or(SEED)
     };
     let runs = number("CLAD_FUZZ_RUNS").unwrap_or(RUNS);
-    let mut mutator = Mutator::new(seed, target.max_len);
-    for k in 0..runs {
-        let input = mutator.input(&corpus);
-        run(target, &input, || {
+    let threads = thread::available_parallelism().map_or(1, |n| n.get() as u64);
+    let made = |k: u64, input: &[u8]| {
+        run(target, input, || {
             let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fuzz-{name}-{seed}-{k}"));
-            let written = std::fs::write(&kept, &input).map_or_else(|e| e.to_string(), |()| kept.display().to_string());
+            let written = std::fs::write(&kept, input).map_or_else(|e| e.to_string(), |()| kept.display().to_string());
             format!("input {k} of CLAD_SEED={seed} ({written})")
         });
-    }
+    };
+    // Each thread makes all inputs, which costs little, and runs its part of them.
+    thread::scope(|scope| {
+        for thread in 0..threads {
+            let (corpus, made) = (&corpus, &made);
+            scope.spawn(move || {
+                let mut mutator = Mutator::new(seed, target.max_len);
+                for k in 0..runs {
+                    let input = mutator.input(corpus);
+                    if k % threads == thread {
+                        made(k, &input);
+                    }
+                }
+            });
+        }
+    });
     println!("tally: inputs={}", corpus.len() as u64 + runs);
     println!("{name}: {} kept inputs, {runs} made with CLAD_SEED={seed}", corpus.len());
 }

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use crate::faults::Faults;
 use crate::io::EngineWish;
 
 /// Method by which the journal reaches `durable`.
@@ -134,8 +133,6 @@ pub struct JournalConfig {
     pub keep_producer: Duration,
     /// Bytes of the newest batches that stay in memory for readers.
     pub recent_bytes: usize,
-    /// Wrong on purpose, for tests: always empty in other builds.
-    pub faults: Faults,
 }
 
 /// Room that a segment must have beyond its largest append: header, batch header, and a small footer.
@@ -159,7 +156,6 @@ impl Default for JournalConfig {
             window: 256,
             keep_producer: Duration::from_secs(600),
             recent_bytes: 2 << 20,
-            faults: Faults::default(),
         }
     }
 }

@@ -1,20 +1,24 @@
 //! Environment of every part of an open journal: the disk, the clock, `clad.meta`, the settings, and the observer of
 //! events.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::config::JournalConfig;
 use crate::io::{Fallback, Storage};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{Mutex, MutexGuard, unpoisoned};
 use crate::write::clock_trust::Doubt;
 use crate::write::metafile::MetaFile;
 
 /// An event for an operator to count or read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
+    /// A panic under the journal's lock: an invariant of its own does not hold. Nothing was released by it, and from now
+    /// on every call of the journal panics. A process that cannot do without it ends here: the next start finds all that
+    /// was acknowledged. Emitted in the thread that panics, under the lock: nothing of the journal may be called.
+    StateBroken,
     /// A start reads this segment, which has no footer.
     Scanning {
         /// Its number.
@@ -186,7 +190,7 @@ impl Env {
         (self.observer)(&event);
     }
     pub(crate) fn making(&self) -> MutexGuard<'_, ()> {
-        self.making.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.making.lock())
     }
     pub(crate) fn took(&self, bytes: u64) {
         self.taken.fetch_add(bytes, Ordering::Relaxed);

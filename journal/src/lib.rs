@@ -6,7 +6,7 @@
 //! level survives.
 //!
 //! ```text
-//! append ─▶ Committer (sequencer, gather) ─▶ Job ─▶ Executor ─▶ Storage
+//! append ─▶ Committer (sequencer, batch)  ─▶ Job ─▶ Executor ─▶ Storage
 //!              ▲                                        │
 //!              └────────────── Done / Failure ◀─────────┘        watermarks ─▶ whoever waits
 //! ```
@@ -22,7 +22,6 @@ pub mod clock;
 mod config;
 mod env;
 mod error;
-mod faults;
 pub mod format;
 mod handle;
 pub mod io;
@@ -38,8 +37,6 @@ mod write;
 pub use config::{JournalConfig, Policy, Retention, SEGMENT_BYTES_MIN, SEGMENT_OVERHEAD_BYTES};
 pub use env::{Event, Observer, Rule, Trigger};
 pub use error::{AppendError, OpenError, ReadError};
-#[doc(hidden)] // for tests; without the feature `faults` there is no way to turn one on
-pub use faults::{Fault, Faults};
 pub use handle::Journal;
 pub use handle::losses::Losses;
 pub use handle::status::{Stalled, Status};

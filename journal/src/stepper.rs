@@ -4,7 +4,7 @@
 //! Invariant: nothing happens between two calls. A job that was begun is in flight until it is carried out; it
 //! may be carried out before one that was begun earlier, or never (then the process died with it).
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use crate::clock::Clock;
 use crate::config::JournalConfig;
@@ -18,8 +18,10 @@ use crate::read::reader::Reader;
 use crate::recover::Report;
 use crate::run::background::{self, RetentionState};
 use crate::run::shared::Shared;
+use crate::sync::unpoisoned;
 use crate::write::batch::BurstPermits;
 use crate::write::committer::{Accepted, AfterRefusal, Append, Item, Job, RotateReply, Sender, Step};
+use crate::write::permits::Permit;
 use crate::write::producer::{ProducerId, ProducerState, counted_under};
 use crate::write::watermarks::{Level, Watermarks};
 
@@ -91,16 +93,19 @@ impl Stepper {
     /// # Errors
     /// [`AppendError`].
     pub fn append(&self, append: Append<'_>) -> Result<Accepted, AppendError> {
-        let now = self.shared.env().now();
-        self.shared.with(|c| c.append_one(append, now))
+        let (from, item, permit) = append.split();
+        self.append_burst(&from, &[item], permit).pop().expect("a run of one has one answer")
     }
 
-    /// [`crate::Journal::append`] of one run, without a permit.
-    pub fn append_burst(&self, from: &Sender<'_>, burst: &[Item<'_>]) -> Vec<Result<Accepted, AppendError>> {
-        let now = self.shared.env().now();
-        let (mut permits, mut answers) = (BurstPermits::default(), Vec::with_capacity(burst.len()));
-        self.shared
-            .with(|c| c.append([(from, burst)], AfterRefusal::Judge, now, &mut permits, |answer| answers.push(answer)));
+    /// [`crate::Journal::append`] of one run.
+    pub fn append_burst(
+        &self,
+        from: &Sender<'_>,
+        burst: &[Item<'_>],
+        permit: Option<Permit>,
+    ) -> Vec<Result<Accepted, AppendError>> {
+        let (now, mut permits, mut answers) = (self.shared.env().now(), BurstPermits::new(permit), Vec::new());
+        self.shared.with(|c| c.append([(from, burst)], AfterRefusal::Judge, now, &mut permits, |a| answers.push(a)));
         answers
     }
 
@@ -174,7 +179,7 @@ impl Stepper {
 
     /// The other check of the background thread: removes segments by the rules of retention.
     pub fn retain(&self) {
-        self.retention.lock().unwrap_or_else(PoisonError::into_inner).apply(&self.shared);
+        unpoisoned(self.retention.lock()).apply(&self.shared);
     }
 
     /// Replaces the rules of retention.
@@ -184,7 +189,7 @@ impl Stepper {
 
     /// Bytes of appends that wait for the disk.
     pub fn in_flight_bytes(&self) -> usize {
-        self.shared.with(|c| c.in_flight_bytes())
+        self.shared.with(|c| c.writer.in_flight_bytes())
     }
 
     /// Boot time at which the oldest record that is not durable was taken.

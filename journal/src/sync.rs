@@ -80,6 +80,11 @@ mod here {
 
 pub(crate) use here::*;
 
+/// The value behind a lock, also after a panic under it: a plain value is whole all the same.
+pub(crate) fn unpoisoned<G>(locked: Result<G, std::sync::PoisonError<G>>) -> G {
+    locked.unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
 /// Std's in a model too. Where a file is modelled by itself they are the model's there.
 pub(crate) mod plain {
     pub(crate) use std::sync::{Mutex, MutexGuard};

@@ -206,11 +206,7 @@ impl Check {
                 }
             }
             self.before_is_cut = footer.damage.last().is_some_and(|lost| lost.to == footer.end_offset);
-            self.before = Some(Before {
-                number: part.number,
-                footer_checksum: proof.head_checksum,
-                last_batch_checksum: footer.last_batch_checksum,
-            });
+            self.before = Some(footer.as_before(proof.head_checksum));
         }
         Ok(())
     }

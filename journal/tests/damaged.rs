@@ -214,7 +214,7 @@ fn checked(dir: &Path) -> VerifyReport {
     verify(dir, &mut |_, _| {}).unwrap()
 }
 
-/// The redundancy of `clad.meta` is gone, and somebody is told before the other half is.
+/// The redundancy of `clad.meta` is gone, and a report says so before the other half is.
 #[test]
 fn a_slot_of_clad_meta_that_does_not_hold_is_reported_and_rewritten() {
     let dir = folder();
@@ -312,7 +312,7 @@ fn a_cut_segment_that_was_sealed_again_is_one_damage() {
     assert!(report.problems[0].offsets.is_some_and(|(from, to)| from > RECORDS && to == 2 * RECORDS), "{report:?}");
 }
 
-/// Nothing but `clad.meta` tells that there was more than is left of the newest segment, and no offset of it is given out again.
+/// Nothing but `clad.meta` shows that there was more than is left of the newest segment, and no offset of it is given out again.
 #[test]
 fn what_the_newest_segment_has_lost_since_a_clean_end_is_reported() {
     let dir = folder();
@@ -326,7 +326,7 @@ fn what_the_newest_segment_has_lost_since_a_clean_end_is_reported() {
         let damaged = copy(dir.path());
         hit(&segment(damaged.path(), 2));
         let before = checked(damaged.path());
-        // What is left of damage at the end is none that nobody vouched for.
+        // Damage at the end lies below the last watermark, so it is no torn tail.
         let tail = before.notes.iter().any(|note| note.contains(&format!("of the damage before offset {end}")));
         assert_eq!(
             (tail, before.notes.iter().any(|note| note.contains("torn tail"))),
@@ -352,7 +352,7 @@ fn what_the_newest_segment_has_lost_since_a_clean_end_is_reported() {
         let (again, _) = readable_around(&journal);
         assert_eq!((again.len(), again.last()), (left.len() + 1, Some(&end)), "{how}");
         close(journal);
-        // It is told for as long as it is so, and what the clean end behind it says is of that one.
+        // It is reported for as long as it is so, and what the clean end behind it says is of that one.
         let journal = open(damaged.path());
         assert_eq!((journal.report().clean, journal.report().next_offset), (how != "all", end + 1), "{how}");
         assert_eq!(losses(&journal)[..2], expected[..2], "{how}");
@@ -370,7 +370,7 @@ fn losses(journal: &Journal) -> [u64; 4] {
     [losses.records, losses.missing, losses.unreadable, losses.missing_footer]
 }
 
-/// What is lost is told by each start, until that is over; not only by the one that found it.
+/// Each start reports what is lost, until that is over; not only by the one that found it.
 #[test]
 fn losses_stay_over_restarts_until_they_are_over() {
     let dir = folder();

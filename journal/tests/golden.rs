@@ -1,7 +1,7 @@
 //! Golden files: what lies on the disk, made by the code, read by a reader that shares nothing with it, and shown in
 //! docs/FORMAT.md.
 //!
-//! A change that makes this fail changes what lies on disks. With `CLAD_BLESS=1` the files are written anew; that is
+//! A change that makes this fail changes what lies on disks. With `CLAD_BLESS=1` the files are written again; that is
 //! for a new version of the format, not for an old one that came out different.
 
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ const T0: i64 = 1_700_000_000_000_000_000;
 const BOOT_NS: u64 = 5_000_000_000;
 const FIRST: [u8; 16] = [0xb2; 16];
 const SECOND: [u8; 16] = [0xc3; 16];
-/// What the daemon vouches for, as in docs/PROTOCOL.md: Unix socket, pid 4711 since tick 123456, user and group 1000.
+/// Peer metadata, as in docs/PROTOCOL.md: Unix socket, pid 4711 since tick 123456, user and group 1000.
 const PEER_META: [u8; 15] = [1, 2, 2, 0xe7, 0x24, 3, 0xc0, 0xc4, 7, 4, 0xe8, 7, 5, 0xe8, 7];
 /// The payload of the worked example in docs/PROTOCOL.md: the string `hello` and the bytes ff 00 of `bench`.
 const HELLO: &str = "1a 00 00 00 01 14 0c 73 65 72 76 69 63 65 2e 6e 61 6d 65 02 05 62 65 6e 63 68 \
@@ -257,7 +257,7 @@ fn sealed() -> Vec<u8> {
     m.seal(&footer)
 }
 
-/// One batch, and a vouch for it.
+/// One batch, and a commit marker for it.
 fn idle() -> Vec<u8> {
     let mut m = Making::new(8, 0xfeed_beef);
     first_batch(&mut m);
@@ -401,7 +401,7 @@ fn a_reader_made_from_the_document_returns_what_may_be_believed() {
     let before = reader::Around { start: 1000, ..reader::Around::default() };
     let same_boot = reader::Around { same_boot: true, ..before };
     let latched = reader::Around { latched: true, ..same_boot };
-    // Idle: the vouch proves what lies before it, and is itself nothing of the log.
+    // Idle: the commit marker proves what lies before it, and is itself nothing of the log.
     let idle = reader::segment(&file("idle.clog")).unwrap();
     assert!(idle.footer.is_none());
     assert_eq!(
@@ -433,7 +433,7 @@ fn a_reader_made_from_the_document_returns_what_may_be_believed() {
         assert_eq!(reader::believe(&damaged, proven), expected, "{proven:?}");
     }
 
-    // What was told to be lost stays so, also where it can be read.
+    // What was reported as lost stays so, also where it can be read.
     let around = reader::Around { lost: &[(1001, 1002)], epochs: &[(EPOCH, 1002)], ..before };
     assert_eq!(reader::believe(&torn, around), (vec![1], 1003, vec![(1000, 1002)]));
 

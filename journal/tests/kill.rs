@@ -1,7 +1,7 @@
 //! `kill -9` at the level of the library: a process appends and says what was acknowledged, another kills it after a
 //! seeded number of acknowledgements, starts the next on the same folder, and reads everything back.
 //!
-//! The child is this test binary itself, told by an environment variable what to do.
+//! The child is this test binary itself; an environment variable says what to do.
 
 #![allow(clippy::print_stdout)] // it says its seed and what it did
 
@@ -22,7 +22,7 @@ const ROUNDS: u64 = 20;
 /// Under group_commit, with retention that leaves next to nothing, so that files are used again and again.
 const RECYCLING: &str = "recycling";
 
-/// `policy/engine`, as the child is told.
+/// `policy/engine`, as in the variable of the child.
 fn config(how: &str) -> JournalConfig {
     let (name, engine) = how.split_once('/').unwrap();
     let io_engine = if engine == "uring" { EngineWish::Uring } else { EngineWish::Blocking };
@@ -50,7 +50,7 @@ fn config(how: &str) -> JournalConfig {
     }
 }
 
-/// Every byte follows from the sequence, so that a reader can tell a record from its neighbour.
+/// Every byte follows from the sequence, so that a reader can distinguish a record from its neighbour.
 fn payload(sequence: u64) -> Vec<u8> {
     let len = (sequence.wrapping_mul(2_654_435_761) % 900) as usize;
     let mut p = sequence.to_le_bytes().to_vec();

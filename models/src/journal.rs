@@ -16,8 +16,8 @@ use std::time::Duration;
 use clad_journal::clock::Clock;
 use clad_journal::format::segment_name;
 use clad_journal::{
-    Accepted, Accepting, AfterRefusal, Append, AppendError, Faults, Journal, JournalConfig, Level, Permit, Policy,
-    Wants, Watermarks, WriteBuffer,
+    Accepted, Accepting, AfterRefusal, Append, AppendError, Journal, JournalConfig, Level, Permit, Policy, Wants,
+    Watermarks, WriteBuffer,
 };
 use clad_sim::disk::{Fault as DiskFault, OpKind};
 use clad_sim::{SimClock, SimDisk};
@@ -196,20 +196,19 @@ pub const SCENES: &[Scene] = &[
     Scene { name: "dropped, threads", end: End::Dropped, ring: false, ..BASE },
 ];
 
-fn config(scene: &Scene, faults: Faults) -> JournalConfig {
+fn config(scene: &Scene) -> JournalConfig {
     JournalConfig {
         policy: scene.policy,
         segment_bytes: 256 << 10,
         max_append_bytes: 128 << 10,
         reserve_free: 0,
         rotate_after: if scene.rested { ROTATE_NEVER } else { Duration::ZERO },
-        faults,
         ..JournalConfig::default()
     }
 }
 
-fn open(scene: &Scene, machine: Arc<Machine>, clock: &Arc<SimClock>, faults: Faults) -> Journal {
-    Journal::open(machine, "model", clock.clone(), config(scene, faults), Arc::new(|_| {})).expect("a sound disk")
+fn open(scene: &Scene, machine: Arc<Machine>, clock: &Arc<SimClock>) -> Journal {
+    Journal::open(machine, "model", clock.clone(), config(scene), Arc::new(|_| {})).expect("a sound disk")
 }
 
 /// What a producer got.
@@ -219,12 +218,12 @@ struct Got {
 }
 
 /// Runs a scene in the order that the scheduler picks; panics where something does not hold.
-pub fn run(scene: &Scene, faults: Faults) {
+pub fn run(scene: &Scene) {
     let disk = SimDisk::new(1);
     let clock = SimClock::new([1; 16]);
     let permits = Arc::new(Semaphore::new(PERMITS));
     let machine = Machine::new(disk.clone(), scene.ring);
-    let journal = Arc::new(open(scene, machine.clone(), &clock, faults));
+    let journal = Arc::new(open(scene, machine.clone(), &clock));
     let mut all = Got::default();
     if scene.rested {
         let first = take(&journal, scene, one(0, 0, b"before", true, &permits)).expect("it is taken");
@@ -288,7 +287,7 @@ pub fn run(scene: &Scene, faults: Faults) {
     watcher.join().expect("the watcher");
     assert_eq!(permits.available_permits(), PERMITS, "every permit is back");
     if scene.end != End::Abandoned {
-        let again = open(scene, Machine::new(disk.reopen(), false), &clock, Faults::default());
+        let again = open(scene, Machine::new(disk.reopen(), false), &clock);
         assert_eq!(again.report().clean, clean, "the mark of a clean end");
         assert!(!clean || again.watermarks().durable == all.accepted, "the next start finds everything");
     }

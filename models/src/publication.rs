@@ -2,8 +2,8 @@
 //!
 //! Two threads end jobs and a third looks for space; each changes the watermarks under the lock of a core and publishes them when it
 //! has given it back, as the journal's threads do. One write fails and one recovery follows. Beside them are all kinds of
-//! readers: producers that wait for their offsets, as sessions do; a subscriber, as the metrics; one who
-//! sleeps until the listener rings, as the drain of the rings; one who waits for the end.
+//! readers: producers that wait for their offsets, as sessions do; a subscriber, as the metrics; a task
+//! that asks once a turn and sleeps until it is woken, as the drain of the rings; one who waits for the end.
 //!
 //! What must hold in every order:
 //! - **No reader sees more than is so**: `received >= written >= durable`, each published value is one that the core has had, and
@@ -15,11 +15,13 @@
 //! - **The last published value is the true one.**
 
 use std::collections::HashMap;
+use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Wake, Waker};
 
-use clad_journal::{Accepting, Closed, Faults, Level, Wants, Watermarks};
+use clad_journal::{Accepting, Closed, Level, Wants, Watermarks};
 use shuttle::future::block_on;
-use shuttle::sync::atomic::{AtomicBool, Ordering};
 use shuttle::sync::{Condvar, Mutex, MutexGuard};
 use shuttle::thread;
 
@@ -175,28 +177,25 @@ impl Log {
 }
 
 /// The journal's own way to publish.
-pub fn right(faults: Faults) {
-    model(faults, false);
+pub fn right() {
+    model(false);
 }
 
 /// One that does not count what it publishes.
 pub fn wrong() {
-    model(Faults::default(), true);
+    model(true);
 }
 
-fn model(faults: Faults, unversioned: bool) {
+fn model(unversioned: bool) {
     let core = Core { watermarks: Watermarks { epoch: 1, ..Watermarks::default() }, ..Core::default() };
-    let publisher = WatermarkPublisher::new(core.watermarks).with(faults);
+    let publisher = WatermarkPublisher::new(core.watermarks);
     let log = Arc::new(Log { core: Mutex::new(core), work: Condvar::new(), publisher, unversioned });
     log.core().note();
     let run = |part: fn(&Log)| {
         let log = log.clone();
         thread::spawn(move || part(&log))
     };
-    let bell = Arc::new(Bell::default());
-    let (rung, ringing) = (bell.clone(), log.clone());
-    log.publisher.listen(move || rung.watermarks_moved());
-    let sleeper = thread::spawn(move || sleep(&ringing, &bell));
+    let sleeper = run(sleep);
     let subscriber = subscribe(&log);
     let lingerer = run(linger);
     let workers = [(); WORKERS].map(|()| run(Log::work));
@@ -297,39 +296,35 @@ fn subscribe(log: &Log) -> thread::JoinHandle<()> {
     })
 }
 
-/// What wakes the drain of the rings.
+/// Waker of the drain's task.
 #[derive(Default)]
 struct Bell {
-    asleep: AtomicBool,
     rung: Mutex<bool>,
     heard: Condvar,
 }
 
-impl Bell {
-    fn watermarks_moved(&self) {
-        if self.asleep.load(Ordering::SeqCst) {
-            *self.rung.lock().expect("it is whole") = true;
-            self.heard.notify_one();
-        }
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        *self.rung.lock().expect("it is whole") = true;
+        self.heard.notify_one();
     }
 }
 
-/// Says that it sleeps, looks once more, and sleeps, until the journal closes.
-fn sleep(log: &Log, bell: &Bell) {
-    let mut watermarks = log.publisher.subscribe();
-    let mut before = *watermarks.borrow_and_update();
+/// Asks for the next of each watermark, leaves the question there, and sleeps until it is woken, until the journal closes.
+fn sleep(log: &Log) {
+    let bell = Arc::new(Bell::default());
+    let waker = Waker::from(bell.clone());
+    let mut watcher = log.publisher.watcher();
+    let mut before = watcher.now();
     while before.accepting != Accepting::Closing {
-        bell.asleep.store(true, Ordering::SeqCst);
-        if !watermarks.has_changed().expect("there is a publisher") {
+        let wants = Wants { written: before.written + 1, durable: before.durable + 1 };
+        let asked = pin!(watcher.reached(wants)).poll(&mut Context::from_waker(&waker));
+        if asked.is_pending() {
             let mut rung = bell.rung.lock().expect("it is whole");
             while !std::mem::take(&mut *rung) {
                 rung = bell.heard.wait(rung).expect("it is whole");
             }
         }
-        bell.asleep.store(false, Ordering::SeqCst);
-        let now = *watermarks.borrow_and_update();
-        log.check(&now);
-        follows(&before, &now);
-        before = now;
+        before = follow(log, &mut watcher, &before);
     }
 }

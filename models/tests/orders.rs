@@ -14,10 +14,9 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use clad_journal::{Fault, Faults};
 use clad_models::journal::{self, SCENES};
 use clad_models::orders::{begun, repeats, tried};
-use clad_models::{latch, permits, publication, reactor};
+use clad_models::{client, latch, permits, publication, reactor};
 
 /// Orders of each model of the whole journal, and so many times more of the small ones.
 const ORDERS: usize = 2_000;
@@ -51,38 +50,9 @@ fn wanted(name: &str) -> bool {
 
 /// The scene that runs, for a model that takes nothing.
 static SCENE: AtomicUsize = AtomicUsize::new(0);
-/// The fault in it: none, or a number in [`Fault::OF_THREADS`].
-static FAULT: AtomicUsize = AtomicUsize::new(usize::MAX);
-
-fn faults() -> Faults {
-    let fault = Fault::OF_THREADS.get(FAULT.load(Ordering::Relaxed));
-    fault.map_or_else(Faults::default, |fault| Faults::only(*fault))
-}
 
 fn scene() {
-    journal::run(&SCENES[SCENE.load(Ordering::Relaxed)], faults());
-}
-
-fn publication_model() {
-    publication::right(faults());
-}
-
-/// The model that finds a wrong version of the journal.
-fn finds(fault: Fault) -> &'static str {
-    match fault {
-        Fault::TurnNotPassedOn => "per_message, a ring, a full segment",
-        Fault::RotationForgotten => "closed meanwhile, a ring",
-        Fault::LeavesWork => "deferred, threads",
-        Fault::LeavesTheTime => "deferred, alone, idle, threads",
-        Fault::CommitDelayForgotten => "deferred, rested, a slow write, threads",
-        Fault::WaitsWithoutALook
-        | Fault::WatermarksPublishedApart
-        | Fault::WokenTooEarly
-        | Fault::FailureForTheMet
-        | Fault::LooksAgain
-        | Fault::EndForgotten => PUBLICATION_MODEL,
-        _ => "group_commit, threads, rotations",
-    }
+    journal::run(&SCENES[SCENE.load(Ordering::Relaxed)]);
 }
 
 /// Tries a model; an order that fails ends the process.
@@ -125,9 +95,14 @@ fn every_order_keeps_what_must_hold() {
     }
     holds("permits while the total changes", SMALL_MODEL_ORDERS_FACTOR * orders, permits::right);
     holds("the latch", SMALL_MODEL_ORDERS_FACTOR * orders, latch::right);
-    holds(PUBLICATION_MODEL, SMALL_MODEL_ORDERS_FACTOR * orders, publication_model);
+    holds(PUBLICATION_MODEL, SMALL_MODEL_ORDERS_FACTOR * orders, publication::right);
     holds(REACTOR, SMALL_MODEL_ORDERS_FACTOR * orders, reactor::right);
-    let wrong: Vec<_> = wrong_versions().into_iter().map(|(wrong, ..)| wrong).collect();
+    holds("the client's ring", orders, client::mixed);
+    holds("the client's pairs", orders, client::in_pairs);
+    holds("the client's flush", orders, client::looked_for);
+    holds("the client's groups", orders, client::grouped);
+    let wrong: Vec<_> =
+        wrong_versions().into_iter().filter(|(_, model, _)| wanted(model)).map(|(wrong, ..)| wrong).collect();
     let missed: Vec<_> = wrong.iter().filter(|wrong| !is_found(wrong)).collect();
     println!(
         "models: {models} models, {all} orders, 0 failed; {} of {} wrong versions found; seed {seed}, {} s",
@@ -143,8 +118,6 @@ fn every_order_keeps_what_must_hold() {
 type Wrong = (String, String, fn(&str));
 
 fn wrong_versions() -> Vec<Wrong> {
-    let faults =
-        Fault::OF_THREADS.iter().map(|fault| (format!("{fault:?}"), finds(*fault).to_owned(), with_fault as _));
     let permits: Wrong = ("permits asked for in two looks".into(), "permits while the total changes".into(), |name| {
         hold(name, FAULTY_SEED, FAULTY, permits::wrong);
     });
@@ -155,39 +128,16 @@ fn wrong_versions() -> Vec<Wrong> {
         ("watermarks published under a version that is there".into(), PUBLICATION_MODEL.into(), |name| {
             hold(name, FAULTY_SEED, FAULTY, publication::wrong);
         });
-    let queues = reactor::WRONG.iter().map(|(wrong, _)| ((*wrong).to_owned(), REACTOR.to_owned(), with_queue as _));
-    faults.chain([permits, latch, unversioned]).chain(queues).collect()
-}
-
-fn with_queue(name: &str) {
-    let wrong = std::env::var(WRONG).expect("it is set here");
-    let (_, model) = reactor::WRONG.iter().find(|(name, _)| *name == wrong).expect("a wrong queue");
-    hold(name, FAULTY_SEED, FAULTY, *model);
-}
-
-#[test]
-fn the_table_in_the_docs_has_every_wrong_queue() {
-    let docs = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/TESTING.md")).expect("the docs");
-    let named = |line: &str| {
-        let (name, rest) = line.strip_prefix("| `")?.split_once("` | model |")?;
-        assert!(rest.ends_with(&format!(" | model \"{REACTOR}\" |")), "{line}");
-        Some(name.to_owned())
-    };
-    let said: Vec<String> = docs.lines().filter_map(named).collect();
-    let all: Vec<String> = reactor::WRONG.iter().map(|(name, _)| (*name).to_owned()).collect();
-    assert_eq!(said, all, "docs/TESTING.md and models/build.rs must list the same in the same order");
-}
-
-fn with_fault(name: &str) {
-    let wrong = std::env::var(WRONG).expect("it is set here");
-    let fault = Fault::OF_THREADS.iter().position(|fault| format!("{fault:?}") == wrong).expect("a fault");
-    FAULT.store(fault, Ordering::Relaxed);
-    if name == PUBLICATION_MODEL {
-        hold(name, FAULTY_SEED, FAULTY, publication_model);
-        return;
-    }
-    SCENE.store(SCENES.iter().position(|scene| scene.name == name).expect("a model's name"), Ordering::Relaxed);
-    hold(name, FAULTY_SEED, FAULTY, scene);
+    let sleeps: Wrong = ("a drain that falls asleep over a record".into(), REACTOR.into(), |name| {
+        hold(name, FAULTY_SEED, FAULTY, reactor::sleeps_over_a_record);
+    });
+    let rings: Wrong = ("a doorbell that is rung before the record is committed".into(), REACTOR.into(), |name| {
+        hold(name, FAULTY_SEED, FAULTY, reactor::rings_too_early);
+    });
+    let trusts: Wrong = ("a drain that leaves its word as it was".into(), REACTOR.into(), |name| {
+        hold(name, FAULTY_SEED, FAULTY, reactor::trusts_its_old_word);
+    });
+    vec![permits, latch, unversioned, sleeps, rings, trusts]
 }
 
 fn is_found(wrong: &str) -> bool {

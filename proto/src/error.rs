@@ -70,6 +70,8 @@ pub enum ErrorCode {
     RingUnavailable,
     /// The sender's owner has as much in the stored log as one may have; retention makes room.
     QuotaExceeded,
+    /// The filter of a READ is not one that this daemon evaluates: the reader filters by itself.
+    FilterUnsupported,
     /// A code of a newer version.
     Other(u16),
 }
@@ -77,7 +79,7 @@ pub enum ErrorCode {
 /// A code's number, its name, whether it is retryable and whether it may be written, unless the sender says otherwise.
 type Row = (ErrorCode, u16, &'static str, bool, bool);
 
-const ROWS: [Row; 28] = {
+const ROWS: [Row; 29] = {
     use ErrorCode::*;
     [
         (UnsupportedVersion, 1, "unsupported_version", false, false),
@@ -108,6 +110,7 @@ const ROWS: [Row; 28] = {
         (Internal, 26, "internal", true, true),
         (RingUnavailable, 27, "ring_unavailable", false, false),
         (QuotaExceeded, 28, "quota_exceeded", true, false),
+        (FilterUnsupported, 29, "filter_unsupported", false, false),
     ]
 };
 
@@ -230,12 +233,6 @@ impl ErrorInfo {
     pub fn retry_after_ms(mut self, milliseconds: u32) -> Self {
         self.retry_after_ms = Some(milliseconds);
         self
-    }
-}
-
-impl From<crate::fault::PayloadError> for ErrorInfo {
-    fn from(error: crate::fault::PayloadError) -> Self {
-        Self { record_index: error.record_index(), limit: error.limit(), ..Self::new(error.code(), error.to_string()) }
     }
 }
 

@@ -1,6 +1,9 @@
 //! Faults of bytes that claim to be a payload, and obstacles to making a payload.
 
-use crate::{error::ErrorCode, limits::MAX_NESTING_DEPTH};
+use crate::{
+    error::{ErrorCode, ErrorInfo},
+    limits::MAX_NESTING_DEPTH,
+};
 
 /// Fault of one record, group or value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -118,6 +121,12 @@ impl PayloadError {
             Self::TooManyRecords { .. } | Self::Group(Fault::TooLarge { .. }) => ErrorCode::AppendTooLarge,
             _ => ErrorCode::BadRecord,
         }
+    }
+}
+
+impl From<PayloadError> for ErrorInfo {
+    fn from(error: PayloadError) -> Self {
+        Self { record_index: error.record_index(), limit: error.limit(), ..Self::new(error.code(), error.to_string()) }
     }
 }
 

@@ -9,6 +9,7 @@
 //! | [`Record`], [`Group`], [`AnyValue`] | owned values of the OpenTelemetry Logs Data Model |
 //! | [`PayloadBuilder`] | makes the payload of an append: one group, then records |
 //! | [`PayloadView`], [`RecordView`], [`scan`] | reads a payload in place, checking all of it, without allocating |
+//! | [`filter`] | which records a reader wants |
 //! | [`frame`] | the framed protocol of the TCP and Unix sockets |
 //! | [`ErrorCode`], [`ErrorInfo`] | what a refusal says: may I retry, may it be written |
 //! | `grpc`, `otlp` (feature `grpc`) | the generated gRPC services, and OTLP messages to and from records |
@@ -20,6 +21,7 @@
 //! * There is one encoding of a record: what decodes encodes to the same bytes, and what is not in that form is
 //!   refused.
 
+pub mod filter;
 pub mod frame;
 pub mod limits;
 
@@ -49,7 +51,8 @@ pub use group::{EntityRef, Group, Resource, Scope};
 pub use ids::{Cursor, LogId, ParseIdError, ProducerId};
 pub use level::{AckLevel, DurabilityPolicy, ParseNameError};
 pub use payload::{
-    KnownGroup, Payload, PayloadBuilder, PayloadView, RecordIter, Scan, TimeRange, parse_group, scan, scan_known,
+    KnownGroup, Payload, PayloadBuilder, PayloadView, RecordIter, Scan, TimeRange, first_record, max_severity,
+    parse_group, scan, scan_known,
 };
 pub use record::{Record, UnknownField};
 pub use severity::Severity;
@@ -58,4 +61,4 @@ pub use view::{
     ArrayIter, ArrayRef, EntityRefView, GroupView, KeyValueRef, KvIter, KvsRef, RecordView, ResourceView, ScopeView,
     StrIter, UnknownIter, ValueRef,
 };
-pub use write::{ArrayWriter, Body, KvWriter, RecordHead, RecordWriter, ValueWriter};
+pub use write::{ArrayWriter, Body, EncodedPairs, KvWriter, RecordHead, RecordWriter, ValueWriter};

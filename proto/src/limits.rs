@@ -64,9 +64,19 @@ pub const MAX_ERROR_TEXT_BYTES: usize = 1024;
 /// The most READs that one connection may have open.
 pub const MAX_READS_PER_CONNECTION: usize = 16;
 
+/// The longest encoding of a filter. It leaves room in the body of a READ for fields that may come.
+pub const MAX_FILTER_BYTES: usize = 3840;
+/// Number of filters that may lie inside each other in a filter.
+pub const MAX_FILTER_DEPTH: usize = 16;
+/// The most conditions of a filter, those of inner filters included.
+pub const MAX_FILTER_CONDITIONS: usize = 64;
+/// The memory in bytes that a daemon gives to the compiled regular expression of a filter.
+pub const MAX_FILTER_EXPRESSION_BYTES: usize = 64 * 1024;
+
 /// A LEB128 number of 64 bits takes at most this many bytes.
 pub(crate) const MAX_VARINT_BYTES: usize = 10;
 
+const _: () = assert!(MAX_FILTER_BYTES + 128 < MAX_CONTROL_BODY_BYTES as usize);
 const _: () = assert!(MIN_VERSION >= 1 && MIN_VERSION <= MAX_VERSION);
 const _: () = assert!(RECORD_HEADER_BYTES == 4 + 1 + 1 + 2 + 8 + 8 + 4 + 4);
 const _: () = assert!(FRAME_HEADER_BYTES == 1 + 1 + 2 + 4 + 4 + 4);

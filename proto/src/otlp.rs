@@ -7,73 +7,22 @@
 //! has no room for them, so they stay in the log and are left out here.
 
 mod encoded;
+mod error;
 mod fields;
 
 pub use encoded::Logs;
+pub use error::OtlpError;
 pub use fields::NotProtobuf;
 pub(crate) use fields::{Content, Fields, Pieces};
 
 use crate::{
-    fault::EncodeError,
-    grpc::opentelemetry::proto::{common::v1 as common, logs::v1 as logs, resource::v1 as resource},
+    grpc::generated::opentelemetry::proto::{common::v1 as common, logs::v1 as logs, resource::v1 as resource},
     payload::{Payload, PayloadView},
     view::{GroupView, KvsRef, RecordView, ValueRef},
 };
 use bytes::Bytes;
 use common::any_value::Value;
 use prost::Message;
-
-/// Why an OTLP message is not an append.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum OtlpError {
-    /// An append has one resource and one scope.
-    #[error("an append has exactly one ScopeLogs, not {0}")]
-    ScopeCount(usize),
-    /// An append has at least one record.
-    #[error("an append of no records")]
-    NoRecords,
-    /// It is no message of this kind.
-    #[error(transparent)]
-    NotProtobuf(#[from] NotProtobuf),
-    /// Resource or scope do not fit.
-    #[error("resource or scope: {0}")]
-    Group(EncodeError),
-    /// A record does not fit.
-    #[error("record {index}: {error}")]
-    Record {
-        /// Which one, counted from 0.
-        index: u32,
-        /// Why.
-        error: EncodeError,
-    },
-}
-
-impl From<OtlpError> for crate::ErrorInfo {
-    fn from(error: OtlpError) -> Self {
-        use crate::ErrorCode;
-        let code = match &error {
-            OtlpError::ScopeCount(_) | OtlpError::NoRecords | OtlpError::NotProtobuf(_) => ErrorCode::BadRecord,
-            OtlpError::Group(reason) | OtlpError::Record { error: reason, .. } => match reason {
-                EncodeError::RecordTooLarge { .. } => ErrorCode::RecordTooLarge,
-                EncodeError::AppendFull { .. } | EncodeError::GroupTooLarge { .. } => ErrorCode::AppendTooLarge,
-                EncodeError::TooDeep | EncodeError::FieldOrder(_) | EncodeError::NotProtobuf(_) => ErrorCode::BadRecord,
-            },
-        };
-        let mut info = Self::new(code, error.to_string());
-        if let OtlpError::Record { index, .. } = error {
-            info.record_index = Some(index);
-        }
-        if let OtlpError::Group(reason) | OtlpError::Record { error: reason, .. } = error
-            && let EncodeError::RecordTooLarge { max, .. }
-            | EncodeError::GroupTooLarge { max, .. }
-            | EncodeError::AppendFull { max, .. } = reason
-        {
-            info.limit = Some(max);
-        }
-        info
-    }
-}
 
 /// Encodes a message that was decoded as an append: one resource, one scope, its records. It is encoded again first: one
 /// way leads from a message to a payload, [`Logs::encode`].

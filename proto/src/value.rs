@@ -111,6 +111,6 @@ macro_rules! from {
 }
 
 from!(
-    &str => String, String => String, Vec<u8> => Bytes, &[u8] => Bytes, bool => Bool, i64 => Int, f64 => Double,
+    &str => String, String => String, Vec<u8> => Bytes, &[u8] => Bytes, bool => Bool, i32 => Int, i64 => Int, f64 => Double,
     Vec<Self> => Array, Vec<KeyValue> => KvList
 );

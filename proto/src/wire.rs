@@ -4,7 +4,7 @@
 //! A tagged field is `u8 tag, LEB128 length, content`. Tags ascend, so that there is one order.
 
 use crate::{fault::Fault, limits::MAX_VARINT_BYTES};
-use bytes::{BufMut, BytesMut};
+use bytes::BytesMut;
 
 /// Reads from the front of a slice; every method gives nothing rather than read past the end.
 #[derive(Debug, Clone, Copy)]
@@ -118,23 +118,27 @@ pub(crate) fn varint_bytes(mut value: u64) -> ([u8; MAX_VARINT_BYTES], usize) {
     (bytes, len)
 }
 
+// `extend_from_slice` is inlined; `put_slice` and `put_u8` are calls, which cost more than what they store.
+#[inline]
 pub(crate) fn put_varint(buf: &mut BytesMut, value: u64) {
     if value < 0x80 {
-        buf.put_u8(value as u8);
+        buf.extend_from_slice(&[value as u8]);
     } else {
         let (bytes, len) = varint_bytes(value);
-        buf.put_slice(bytes.get(..len).unwrap_or_default());
+        buf.extend_from_slice(bytes.get(..len).unwrap_or_default());
     }
 }
 
+#[inline]
 pub(crate) fn put_delimited(buf: &mut BytesMut, bytes: &[u8]) {
     put_varint(buf, bytes.len() as u64);
-    buf.put_slice(bytes);
+    buf.extend_from_slice(bytes);
 }
 
 /// Writes a tagged field.
+#[inline]
 pub(crate) fn put_field(buf: &mut BytesMut, tag: u8, bytes: &[u8]) {
-    buf.put_u8(tag);
+    buf.extend_from_slice(&[tag]);
     put_delimited(buf, bytes);
 }
 
@@ -147,7 +151,8 @@ pub(crate) fn close_delimited(buf: &mut BytesMut, start: usize) {
     let len = buf.len().saturating_sub(content);
     let (bytes, width) = varint_bytes(len as u64);
     if width > 1 {
-        buf.put_bytes(0, width - 1);
+        let more = [0; MAX_VARINT_BYTES];
+        buf.extend_from_slice(more.get(..width - 1).unwrap_or_default());
         buf.copy_within(content..content + len, start + width);
     }
     if let Some(place) = buf.get_mut(start..start + width) {
@@ -187,7 +192,7 @@ mod tests {
         #[test]
         fn late_lengths_equal_early_ones(content in proptest::collection::vec(any::<u8>(), 0..40_000)) {
             let mut late = BytesMut::from(&b"x\0"[..]);
-            late.put_slice(&content);
+            late.extend_from_slice(&content);
             close_delimited(&mut late, 1);
             let mut early = BytesMut::from(&b"x"[..]);
             put_delimited(&mut early, &content);

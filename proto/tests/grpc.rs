@@ -24,7 +24,7 @@ fn what_both_protocols_say_is_the_same() {
             }
             Frame::Read(read) => {
                 let read = Read { request_id: 1, ..read };
-                assert_eq!(Read::try_from(v1::ReadRequest::from(read)), Ok(read), "{name}");
+                assert_eq!(Read::try_from(v1::ReadRequest::from(read.clone())), Ok(read), "{name}");
             }
             Frame::Accepted(accepted) => assert_eq!(Accepted::from(v1::Accepted::from(accepted)), accepted),
             Frame::Watermark(mark) => assert_eq!(v1::Watermark::from(mark).watermark(), Some(mark)),

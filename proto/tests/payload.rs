@@ -42,6 +42,7 @@ proptest! {
         prop_assert_eq!(view.group().component(), group.component());
         let back: Vec<Record> = view.records().map(|record| record.to_owned()).collect();
         prop_assert_eq!(back, records);
+        prop_assert_eq!(first_record(&payload.bytes), view.records().next());
         prop_assert_eq!(rebuild(&view), payload);
     }
 
@@ -62,6 +63,7 @@ proptest! {
         check_one_form(&bytes, count);
         let _ = parse_group(&bytes);
         let _ = RecordView::parse(&bytes);
+        let _ = first_record(&bytes);
     }
 
     #[test]

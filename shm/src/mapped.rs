@@ -1,12 +1,11 @@
 //! A mapped file, as [`Memory`]. All `unsafe` of this crate is here.
 //!
 //! Invariants:
-//! - The file is sealed against shrinking before it is mapped, so no access to the mapping can end in SIGBUS. (A hole
-//!   punched by the peer reads as zeroes.)
+//! - The file is sealed against shrinking before it is mapped, so no access to the mapping can end in SIGBUS. (A
+//!   punched hole reads as zeroes.)
 //! - Nothing hands out a reference to bytes of the mapping: words are reached by atomics, bytes by copies. What the
 //!   peer does meanwhile can make the values wrong, never the program undefined.
-//! - After `fork` the child does not have what was mapped writable (`MADV_DONTFORK`), and [`ForkMark`] reports that to
-//!   it.
+//! - After `fork` the child does not have what was mapped writable (`MADV_DONTFORK`), and [`ForkMark`] reports that.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;

@@ -29,7 +29,7 @@ pub(crate) fn seal_ring(file: impl AsFd) -> Result<(), OpenError> {
 
 /// Seals a completion page: its size is fixed, and no process gets write access that does not have it already.
 pub(crate) fn seal_completion_page(file: impl AsFd) -> Result<(), OpenError> {
-    rustix::fs::fcntl_add_seals(file, FIXED | SealFlags::FUTURE_WRITE).map_err(OpenError::os("seal a board"))
+    rustix::fs::fcntl_add_seals(file, FIXED | SealFlags::FUTURE_WRITE).map_err(OpenError::os("seal a completion page"))
 }
 
 /// The size of a file that can neither shrink nor grow.

@@ -15,6 +15,11 @@ pub(crate) fn fall_asleep<M: Memory>(ring: &M) {
     ring.fence();
 }
 
+/// True while the drain says that it sleeps.
+pub(crate) fn is_asleep<M: Memory>(ring: &M) -> bool {
+    ring.load(at::SLEEP, Ordering::Relaxed) & 1 == 1
+}
+
 /// The drain is awake.
 pub(crate) fn wake_up<M: Memory>(ring: &M) {
     let word = ring.load(at::SLEEP, Ordering::Relaxed);

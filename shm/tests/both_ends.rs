@@ -140,9 +140,9 @@ fn why_a_ring_waits_is_on_the_completion_page_of_the_drain_that_says_it() {
     let own = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().expect("a descriptor");
     let next =
         Drain::adopt(own(drain.client_fds().ring), own(drain.client_fds().waker), LOG, 8).expect("the same ring");
-    producer.attach_completion_page(&own(next.client_fds().completion_page), drop).expect("the new board");
+    producer.attach_completion_page(&own(next.client_fds().completion_page), drop).expect("the new page");
     assert_eq!(producer.waits(), None, "another daemon");
-    producer.attach_completion_page(&own(drain.client_fds().completion_page), drop).expect("the old board");
+    producer.attach_completion_page(&own(drain.client_fds().completion_page), drop).expect("the old page");
     drain.set_waits(0);
     assert_eq!(producer.waits(), None);
 }
@@ -169,10 +169,10 @@ fn a_later_drain_finds_what_was_not_given_back() {
     assert_eq!(known, before);
     assert_eq!(again[6].1, b"between two lives");
     assert_eq!(again[7].0.sequence, 22);
-    assert_eq!(producer.watermarks().received, 0, "still the old board");
+    assert_eq!(producer.watermarks().received, 0, "still the old page");
     let completion_page = drain.client_fds().completion_page.try_clone_to_owned().expect("a descriptor");
     let mut attached_log = None;
-    producer.attach_completion_page(&completion_page, |log| attached_log = Some(log)).expect("the new board");
+    producer.attach_completion_page(&completion_page, |log| attached_log = Some(log)).expect("the new page");
     assert_eq!((attached_log, producer.look().log(), producer.look().first()), (Some((LOG, 8)), (LOG, 8), 4));
     assert_eq!((producer.watermarks().received, producer.log().1, producer.epoch()), (4, 8, 8));
     drain.set_epoch(9);

@@ -1,4 +1,4 @@
-//! Stop points in a whole program: it dies where it was told to, and what it had committed is there.
+//! Stop points in a whole program: it dies where the test says, and what it had committed is there.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;

@@ -1,4 +1,4 @@
-//! A client made from PROTOCOL.md, section 12, alone: no constant and no function of the crate's client end.
+//! A client made from RINGS.md alone: no constant and no function of the crate's client end.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};

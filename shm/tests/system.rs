@@ -1,4 +1,4 @@
-//! What the kernel has to do with it: seals, holes, forks, system calls and page faults that are counted, and the order
+//! The part of the kernel: seals, a punched hole, forks, system calls and page faults that are counted, and the order
 //! between rings of processes that talk to each other.
 #![allow(unsafe_code)] // fork, and mappings that a hostile client would make
 
@@ -69,7 +69,7 @@ fn the_client_can_neither_resize_nor_unseal_nor_write_to_the_completion_page() {
 }
 
 #[test]
-fn a_hole_under_the_drain_reads_as_zeroes_and_ends_that_ring_alone() {
+fn a_punched_hole_under_the_drain_reads_as_zeroes_and_ends_that_ring_alone() {
     // What was committed and not taken is gone, and no more can be known: the ring is corrupt or empty, never a signal.
     for (from, len) in [(0, 4096), (4096, 4096), (8192, 4096), (0, 12288)] {
         let (mut drain, producer) = pair(4096, 512);
@@ -95,7 +95,7 @@ fn a_hole_under_the_drain_reads_as_zeroes_and_ends_that_ring_alone() {
                 Err(corrupt) => break Err(corrupt),
             }
         };
-        // Only a hole in the header alone leaves what was committed: the drain's own place is its own.
+        // Only a punched hole in the header alone leaves what was committed: the drain's own place is its own.
         let whole = taken.len() == 500;
         assert!(
             whole == (from == 0 && len == 4096) && (whole || taken.is_empty()),
@@ -214,7 +214,7 @@ fn quiet(producer: &Producer, filter: &seccompiler::BpfProgram, payload: &[u8], 
 
 fn minor_faults() -> i64 {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: a place for what the kernel tells; zeroes are a valid value of it.
+    // SAFETY: a place for what the kernel returns; zeroes are a valid value of it.
     unsafe {
         libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
         usage.assume_init().ru_minflt

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use clad_journal::stepper::Stepper;
-use clad_journal::{Doubt, Event, Faults, Retention};
+use clad_journal::{Doubt, Event, Retention};
 use scenes::Stage;
 
 const SEGMENTS: u64 = 12;
@@ -20,7 +20,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 /// A log of young segments, with a rule of a week, at its next start.
 fn log() -> Stage {
-    let mut stage = Stage::new(Faults::default());
+    let mut stage = Stage::new();
     for _ in 0..SEGMENTS {
         stage.append(100, None);
         stage.run();

@@ -4,6 +4,9 @@
 
 #![allow(clippy::print_stdout)] // it says what was done
 
+use std::sync::Mutex;
+use std::thread;
+
 use clad_journal::Policy;
 use clad_sim::World;
 use clad_sim::disk::Fault;
@@ -18,6 +21,22 @@ fn policies() -> [Policy; 4] {
     let group = Policy::GroupCommit { max_delay, max_bytes, in_flight };
     let ranges = Policy::SyncFileRange { max_delay, max_bytes, in_flight };
     [group, Policy::PerMessage, Policy::FireAndForget { sync_interval: Duration::from_millis(5) }, ranges]
+}
+
+/// Runs `each` once for each policy, side by side, and returns the sum of what they did.
+fn for_each_policy(each: impl Fn(usize, Policy, &mut Stats) + Sync) -> Stats {
+    let all = Mutex::new(Stats::default());
+    thread::scope(|scope| {
+        for (i, policy) in policies().into_iter().enumerate() {
+            let (all, each) = (&all, &each);
+            scope.spawn(move || {
+                let mut own = Stats::default();
+                each(i, policy, &mut own);
+                all.lock().unwrap().add(&own);
+            });
+        }
+    });
+    all.into_inner().unwrap()
 }
 
 fn world(seed: u64, policy: Policy) -> World {
@@ -57,8 +76,7 @@ fn aftermath(w: &mut World) -> Result<(), Violation> {
 
 #[test]
 fn every_operation_fails_in_every_way() {
-    let mut all = Stats::default();
-    for (i, policy) in policies().into_iter().enumerate() {
+    let all = for_each_policy(|i, policy, all| {
         let mut calm = world(i as u64, policy);
         let ran = history(&mut calm, Death::Kill);
         must(&calm, "calm", ran);
@@ -75,15 +93,14 @@ fn every_operation_fails_in_every_way() {
             }
         }
         println!("{}: {ops} operations, {} ways each, 0 lost", policy.name(), FAULTS.len());
-    }
+    });
     println!("{} lives, {} recoveries in the process, {} acks checked", all.lives, all.rescues, all.acked);
     println!("tally: {}", all.tally());
 }
 
 #[test]
 fn every_operation_of_a_start_fails_in_every_way() {
-    let mut all = Stats::default();
-    for (i, policy) in policies().into_iter().enumerate() {
+    let all = for_each_policy(|i, policy, all| {
         for death in [Death::Kill, Death::PowerCut] {
             let until_dead = |seed| {
                 let mut w = world(seed, policy);
@@ -117,7 +134,7 @@ fn every_operation_of_a_start_fails_in_every_way() {
                 FAULTS.len()
             );
         }
-    }
+    });
     println!("{} lives, {} failed starts, {} acks checked", all.lives, all.failed_starts, all.acked);
     println!("tally: {}", all.tally());
 }

@@ -10,7 +10,6 @@ mod scenes;
 
 use std::sync::Arc;
 
-use clad_journal::Faults;
 use clad_journal::io::Storage;
 use clad_journal::stepper::Stepper;
 use clad_sim::disk::{Fault, Survival};
@@ -33,7 +32,7 @@ enum Beside {
 
 /// A record that is durable, one behind it that does not hold, no power, and no block that is free.
 fn full(beside: Beside) -> Stage {
-    let mut stage = Stage::new(Faults::default());
+    let mut stage = Stage::new();
     for _ in 0..2 {
         stage.append(RECORD_BYTES, None);
         stage.run();

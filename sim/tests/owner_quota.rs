@@ -13,7 +13,7 @@ use clad_journal::format::chunk::ChunkHeader;
 use clad_journal::format::footer::Footer;
 use clad_journal::format::segment::SegmentHeader;
 use clad_journal::owner_bytes::NETWORK;
-use clad_journal::{Append, AppendError, Faults, Level, ReadError, Retention};
+use clad_journal::{Append, AppendError, Level, ReadError, Retention};
 use clad_sim::SimClock;
 use clad_sim::disk::Survival;
 use scenes::{Stage, one};
@@ -22,7 +22,7 @@ const QUOTA: u64 = 10_000;
 const RECORD_BYTES: usize = 3000;
 
 fn stage() -> Stage {
-    let mut stage = Stage::new(Faults::default());
+    let mut stage = Stage::new();
     stage.config.retention = Retention { per_owner_bytes: QUOTA, ..Retention::default() };
     stage.die();
     stage.start();

@@ -8,7 +8,6 @@
 
 mod scenes;
 
-use clad_journal::Faults;
 use scenes::Stage;
 
 const SEGMENT: u64 = 2 << 20;
@@ -22,7 +21,7 @@ const OTHER_READS_MAX: u64 = 40;
 fn a_start_goes_through_the_last_segment_a_few_times_however_many_batches_it_holds() {
     let mut costs = Vec::new();
     for batches in [10, 5000] {
-        let mut stage = Stage::new(Faults::default());
+        let mut stage = Stage::new();
         stage.die();
         stage.config.segment_bytes = SEGMENT;
         stage.start();

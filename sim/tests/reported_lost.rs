@@ -18,7 +18,7 @@ use clad_journal::format::meta::{Meta, SLOT};
 use clad_journal::io::Storage;
 use clad_journal::repair::{Action, repair_storage};
 use clad_journal::stepper::Stepper;
-use clad_journal::{AppendError, Faults, Level, OfflineLog, OpenError, Policy, ReadError};
+use clad_journal::{AppendError, Level, OfflineLog, OpenError, Policy, ReadError};
 use clad_sim::disk::{Fault as DiskFault, OpKind};
 use scenes::Stage;
 
@@ -30,7 +30,7 @@ const LOST: Damage = Damage { from: 1, to: 3 };
 
 /// Four records in the first segment, of a journal that was killed.
 fn killed() -> Stage {
-    let mut stage = Stage::new(Faults::default());
+    let mut stage = Stage::new();
     append(&mut stage, 4);
     stage.die();
     stage
@@ -247,7 +247,7 @@ fn the_files_alone() {
 #[test]
 fn a_recovery_in_the_process_that_is_made_again() {
     let failed = || {
-        let mut stage = Stage::new(Faults::default());
+        let mut stage = Stage::new();
         append(&mut stage, 4);
         stage.disk.spoil(FIRST, BLOCK);
         stage.append(RECORD, None);
@@ -284,7 +284,7 @@ fn a_recovery_in_the_process_that_is_made_again() {
 fn what_went_with_a_missing_segment_is_not_noted() {
     const MISSING: &str = "00000000000000000001.clog";
     let without = || {
-        let mut stage = Stage::new(Faults::default());
+        let mut stage = Stage::new();
         for _ in 0..2 {
             append(&mut stage, 1);
             stage.journal().request_rotate();
@@ -365,7 +365,7 @@ fn sealed_again_and_cut(block: u64, lost: Damage) {
 fn what_a_failed_sync_took_along_is_reported_by_whichever_attempt_counts() {
     const RECORDS: u64 = 6;
     let failed = || {
-        let mut stage = Stage::new(Faults::default());
+        let mut stage = Stage::new();
         stage.config.policy = Policy::FireAndForget { sync_interval: Duration::from_secs(1) };
         stage.config.recent_bytes = 1;
         stage.start();

@@ -19,7 +19,7 @@ use clad_journal::format::segment::SegmentHeader;
 use clad_journal::io::{Access, Storage};
 use clad_journal::recover::scan::scan;
 use clad_journal::stepper::Stepper;
-use clad_journal::{Faults, OpenError, Policy, Retention};
+use clad_journal::{OpenError, Policy, Retention};
 use clad_sim::SimClock;
 use clad_sim::disk::{Fault, OpKind};
 use scenes::Stage;
@@ -79,7 +79,7 @@ const STEPS: [fn(&mut Stage); 16] = [
 ];
 
 fn stage() -> Stage {
-    let mut stage = Stage::new(Faults::default());
+    let mut stage = Stage::new();
     stage.config.retention = Retention { max_bytes: 20 << 10, ..Retention::default() };
     die(&mut stage);
     stage

@@ -15,7 +15,7 @@ use clad_journal::format::meta::SLOT;
 use clad_journal::io::Storage;
 use clad_journal::repair::{Action, Left, repair_storage};
 use clad_journal::stepper::Stepper;
-use clad_journal::{Faults, Level, OpenError, ReadError};
+use clad_journal::{Level, OpenError, ReadError};
 use clad_sim::SimClock;
 use clad_sim::disk::{Fault, OpKind, Survival};
 use scenes::Stage;
@@ -26,7 +26,7 @@ fn name(segment: u64) -> String {
 
 /// Three sealed segments of two records each, and one in use, of a journal that was killed.
 fn killed() -> Stage {
-    let mut stage = Stage::new(Faults::default());
+    let mut stage = Stage::new();
     for record in 0..8 {
         stage.append(3000, None);
         stage.run();

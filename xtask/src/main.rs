@@ -1,7 +1,8 @@
-//! Project tasks of clad: `cargo xtask tidy`, `cargo xtask package deb`, `cargo xtask ci NAME`,
+//! Project tasks of clad: `cargo xtask tidy`, `cargo xtask package deb|c`, `cargo xtask ci NAME`,
 //! `cargo xtask proof quick`.
 #![expect(clippy::print_stdout, reason = "a tool that talks to the person who runs it")]
 
+mod c_library;
 mod ci;
 mod mixin;
 mod package;
@@ -19,9 +20,9 @@ use clap::{Parser, Subcommand};
 enum Task {
     /// Check what the compiler does not: imports between crates, where system calls may stand, sizes
     Tidy(tidy::Options),
-    /// Build a package: `deb`
+    /// Build a package: `deb`, or the library for C into a folder: `c FOLDER`
     Package {
-        /// Kind of package
+        /// Kind of package, and for `c` the folder
         kind: Vec<String>,
     },
     /// Run a suite that needs root or other programs; without a name, list them

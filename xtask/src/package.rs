@@ -11,6 +11,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::c_library;
+
 /// Where each file of the repository goes.
 pub(crate) const FILES: &[(&str, &str)] = &[
     ("deploy/clad.service", "usr/lib/systemd/system/clad.service"),
@@ -174,9 +176,17 @@ fn size(folder: &Path) -> Result<u64> {
     Ok(bytes)
 }
 
-/// The command: builds for release and leaves the package in `target/package/`.
+/// The command: builds for release and leaves the package in `target/package/`, or the library for C in a folder.
 pub(crate) fn run(root: &Path, words: &[String]) -> Result<PathBuf> {
-    ensure!(words == ["deb"], "cargo xtask package deb");
+    if let [kind, folder] = words
+        && kind == "c"
+    {
+        let prefix = std::path::absolute(folder)?;
+        let built = c_library::build(root, &crate::ci::target(root), "release")?;
+        c_library::install(root, &built, &prefix)?;
+        return Ok(prefix);
+    }
+    ensure!(words == ["deb"], "cargo xtask package deb, or cargo xtask package c FOLDER");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
     build.current_dir(root).args(["build", "--locked", "--release", "--package", "clad", "--package", "clactl"]);

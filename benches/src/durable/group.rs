@@ -1,9 +1,9 @@
 //! A bare group commit: what any program that is made for the purpose can reach, with no format, no checksum, no offset,
 //! no recovery and no reader.
 //!
-//! Whoever comes while nothing is written takes what has gathered (his own, mostly) and writes it himself, in one direct
-//! write with its own sync; meanwhile the others gather in the other buffer. Of those whose bytes were in it all are told,
-//! of the others one, who leads next.
+//! A thread that comes while nothing is written takes the open batch (its own bytes, mostly) and writes it itself, in one
+//! direct write with its own sync. Meanwhile the others append to the other buffer. The end of a write wakes all threads
+//! whose bytes were in it, and one of the others, which leads next.
 
 use std::fs::File;
 use std::io;
@@ -34,15 +34,15 @@ struct Group {
 }
 
 struct State {
-    /// Gathers; the other one is written or empty.
+    /// The open batch; the other buffer is written or empty.
     open: IoBuf,
     idle_buffer: Option<IoBuf>,
-    /// Number of the batch that gathers.
+    /// Number of the open batch.
     batch: u64,
     /// Batches below this one are durable.
     done: u64,
     writing: bool,
-    /// Where the gathering batch goes, as if the file had no end.
+    /// Place of the open batch, as if the file had no end.
     at: u64,
     failed: bool,
 }

@@ -10,7 +10,7 @@
 //! | `bare_direct` | the same around it |
 //! | `append_fdatasync` | an append to a file that grows, `fdatasync` |
 //! | `strict` | `pwrite` and `fdatasync`, each writer on a file of its own: no sync pays for another writer's data |
-//! | `bare_group_commit` | what gathers while a write is under way goes into the next: a program of 100 lines, and nothing else |
+//! | `bare_group_commit` | what comes while a write is under way goes into the next: a program of 100 lines, and nothing else |
 //! | `write+sync` | the journal's storage: `LatchedFile::write_at`, then `sync`; all writers on one file |
 //! | `write_at_sync` | the journal's storage: `LatchedFile::write_at_sync`, direct |
 //! | `sync_file_range` | the journal's storage: a write through the page cache, and its range sync. **No flush** |

@@ -20,12 +20,8 @@ const NAME: &str = "file";
 pub(super) fn run(work: &Work, dir: &Path) -> Result<Outcome> {
     let places = Places::new(work.file, work.writers, work.size);
     drop(bare::zero_written(&dir.join(NAME), places.len(), false).context("prepare the file")?);
-    let options = EngineOptions {
-        wish: work.engine.wish(),
-        in_flight: work.writers as usize,
-        write_bytes: work.size,
-        on_fallback: Arc::new(|_| {}),
-    };
+    let options =
+        EngineOptions { wish: work.engine.wish(), in_flight: work.writers as usize, on_fallback: Arc::new(|_| {}) };
     let storage = Arc::new(OsStorage::open_with(dir, device::discover(dir).block_size, true, &options)?);
     ensure!(
         storage.ring().is_some() == (work.engine == Engine::Uring),
@@ -35,7 +31,7 @@ pub(super) fn run(work: &Work, dir: &Path) -> Result<Outcome> {
     );
     let access = if work.by == Contender::WriteAtSync { Access::WriteDirect } else { Access::WriteCached };
     let open = || -> Result<Arc<LatchedFile>> { Ok(Arc::new(LatchedFile::new(storage.open(NAME, access)?))) };
-    // A range sync tells an error once to each open file: each writer has its own, as in the journal.
+    // A range sync reports an error once to each open file: each writer has its own, as in the journal.
     let one = open()?;
     let done = writers::run(work.writers, work.limit, |writer| {
         let file = if work.by == Contender::SyncFileRange { open()? } else { one.clone() };
@@ -76,7 +72,7 @@ fn blocking(file: &LatchedFile, by: Contender, buf: IoBuf, at: u64) -> (IoBuf, s
     }
 }
 
-/// The same through the ring: the thread waits for what the ring's thread tells it.
+/// The same through the ring: the thread waits for the result from the ring's thread.
 fn ringed(
     storage: &OsStorage,
     file: &Arc<LatchedFile>,

@@ -8,7 +8,7 @@ use super::svg::{Bar, chart};
 use super::table::{count, spread, table};
 use crate::results::{Results, Row};
 
-/// The kept results, in the order of the page: file name without its end, title, and what is told of it.
+/// The kept results, in the order of the page: file name without its end, title, and description.
 pub const RESULTS: &[(&str, &str, &str)] = &[
     (
         "speed",
@@ -53,11 +53,16 @@ pub fn render(docs: &Path, write: bool) -> Result<Vec<String>> {
     let kept = docs.join("benchmarks");
     let mut made = String::new();
     let mut files = Vec::new();
+    let mut place = String::new();
     for (name, title, about) in RESULTS {
         let path = kept.join(format!("{name}.json"));
         let Ok(text) = std::fs::read_to_string(&path) else { continue };
         let results: Results = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
-        let (section, plots) = section(name, title, about, &results);
+        let its_place = stood_on(&results);
+        // Said where it is another one than in the section before.
+        let said = if its_place == place { "There again." } else { &its_place };
+        let (section, plots) = section(name, title, &format!("{about}\n\n{said} {}", method(&results)), &results);
+        place = its_place;
         made += &section;
         files.extend(plots.into_iter().map(|(name, svg)| (kept.join(name), svg)));
     }
@@ -80,18 +85,18 @@ pub fn render(docs: &Path, write: bool) -> Result<Vec<String>> {
 }
 
 fn section(name: &str, title: &str, about: &str, results: &Results) -> (String, Vec<(String, String)>) {
-    let mut text = format!("### {title}\n\n{about}\n\n{}\n\n", stood_on(results));
+    let mut text = format!("### {title}\n\n{about}\n\n");
     if !results.aims.is_empty() {
         text += &aims(results);
         text += "\n";
     }
-    // A hundred rows are no page: it has the plots.
+    // Many rows are no page: it has the plots.
     let all = || format!("All figures: [benchmarks/{name}.json](benchmarks/{name}.json).\n");
     let (rows, plots) = match name {
-        "append" => (append(results), append_plots(results)),
-        "speed" => (contenders(results), speed_plots(results)),
+        "append" => (all(), append_plots(results)),
+        "speed" => (all(), speed_plots(results)),
         "cells" => (all(), cells_plots(results)),
-        "write_sync" | "write_sync_xfs" => (all(), plain_plots(name, title, results)),
+        "write_sync" | "write_sync_xfs" | "file_writer" => (all(), plain_plots(name, title, results)),
         _ => (plain(results), plain_plots(name, title, results)),
     };
     text += &rows;
@@ -107,19 +112,22 @@ fn section(name: &str, title: &str, about: &str, results: &Results) -> (String, 
 fn stood_on(results: &Results) -> String {
     let machine = &results.machine;
     let virtual_machine = if machine.virtual_machine { ", a virtual machine" } else { "" };
-    let time = match results.seconds {
-        0.0 => String::new(),
-        seconds => format!(" of {} s", count(seconds)),
-    };
     format!(
-        "{}; {}. {} processors{virtual_machine}, Linux {}, scheduling: {}. Medians of {} rounds{time}.",
+        "{}; {}. {} processors{virtual_machine}, Linux {}, scheduling: {}.",
         results.ground.filesystem,
         results.ground.disks.join("; "),
         machine.processors,
         machine.kernel,
         machine.scheduling,
-        results.rounds
     )
+}
+
+fn method(results: &Results) -> String {
+    let time = match results.seconds {
+        0.0 => String::new(),
+        seconds => format!(" of {} s", count(seconds)),
+    };
+    format!("Medians of {} rounds{time}.", results.rounds)
 }
 
 fn aims(results: &Results) -> String {
@@ -141,46 +149,6 @@ fn safe(row: &Row) -> &'static str {
 
 fn cell<'a>(row: &'a Row, name: &str) -> &'a str {
     row.cell.get(name).map_or("", String::as_str)
-}
-
-fn contenders(results: &Results) -> String {
-    let rows: Vec<_> = results
-        .rows
-        .iter()
-        .map(|row| {
-            let (rate, bytes) = match row.ops {
-                0 => ("not there".to_owned(), String::new()),
-                _ => (spread(&row.rate), count(row.megabytes.median)),
-            };
-            let timed = row.latency_us.max > 0.0;
-            let latency = |micros: f64| if timed { count(micros) } else { String::new() };
-            vec![
-                cell(row, "work").to_owned(),
-                format!("{}{}", cell(row, "contender"), safe(row)),
-                rate,
-                bytes,
-                latency(row.latency_us.p50),
-                latency(row.latency_us.p99),
-            ]
-        })
-        .collect();
-    table(&["work", "contender", "operations/s", "MB/s", "p50 µs", "p99 µs"], &rows)
-}
-
-fn append(results: &Results) -> String {
-    let rows: Vec<_> = results
-        .rows
-        .iter()
-        .map(|row| {
-            let l = &row.latency_us;
-            let mut cells = vec![cell(row, "space").to_owned(), format!("{}{}", cell(row, "method"), safe(row))];
-            cells.extend([l.avg, l.min, l.p50, l.p99, l.p999, l.max, l.stddev].map(count));
-            cells.push(format!("{} %", count(l.outliers * 100.0)));
-            cells
-        })
-        .collect();
-    let head = ["space", "method", "avg µs", "min", "p50", "p99", "p99.9", "max", "stddev", "above 3 × p50"];
-    table(&head, &rows)
 }
 
 fn plain(results: &Results) -> String {
@@ -292,7 +260,7 @@ fn plain_plots(name: &str, title: &str, results: &Results) -> Vec<Plot> {
 mod tests {
     use super::*;
 
-    /// The page is what the kept results give: nobody has written a figure by hand, or forgotten to make it anew.
+    /// The page is what the kept results give: nobody has written a figure by hand, or forgotten to make it again.
     #[test]
     fn the_page_is_what_the_kept_results_give() {
         let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
@@ -308,13 +276,13 @@ mod tests {
         std::fs::write(&page, format!("before\n{BEGIN}\nold\n{END}\nafter\n")).expect("a page");
         let mut results = Results::default();
         let run = crate::Outcome { ops: 5, seconds: 1.0, verified: 5, size: 4096, ..Default::default() };
-        results.add(&[("space", "append"), ("method", "fdatasync")], std::slice::from_ref(&run)).safe = false;
-        results.write(&docs.path().join("benchmarks/append.json")).expect("kept");
+        results.add(&[("read", "a way")], std::slice::from_ref(&run)).safe = false;
+        results.write(&docs.path().join("benchmarks/read.json")).expect("kept");
         assert_eq!(render(docs.path(), true).expect("made").len(), 2, "the page and a plot");
         assert!(render(docs.path(), false).expect("looked at").is_empty());
         let text = std::fs::read_to_string(&page).expect("a page");
         assert!(text.starts_with("before\n") && text.ends_with("\nafter\n") && !text.contains("old"), "{text}");
-        assert!(text.contains("| append | fdatasync (not power-safe here) |") && text.contains("append.svg"), "{text}");
+        assert!(text.contains("| a way (not power-safe here) |") && text.contains("read.svg"), "{text}");
         std::fs::write(&page, "nothing").expect("a page");
         assert!(render(docs.path(), true).is_err());
     }

@@ -9,6 +9,7 @@ use std::io::{self, Read};
 use std::path::PathBuf;
 
 use bytes::Bytes;
+use clad_proto::Severity;
 use tokio::sync::mpsc;
 
 use super::lines::{GroupSize, LineError, Lines};
@@ -18,7 +19,7 @@ const QUEUE_GROUPS_MAX: usize = 2;
 
 /// Where lines come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Input {
+pub(crate) enum Input {
     /// Standard input.
     Stdin,
     /// A file.
@@ -27,25 +28,37 @@ pub(super) enum Input {
 
 /// A line by its input and its number in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(crate) struct Place {
     /// Which input, counted from 0.
-    pub(super) input: usize,
+    pub(crate) input: usize,
     /// Which line in it, counted from 1.
-    pub(super) line: u64,
+    pub(crate) line: u64,
 }
 
 /// Lines that were read together.
 #[derive(Debug)]
-pub(super) struct Group {
+pub(crate) struct Group {
     /// The place of the first.
-    pub(super) first: Place,
+    pub(crate) first: Place,
     /// The lines; at least one.
-    pub(super) lines: Vec<Bytes>,
+    pub(crate) lines: Vec<Bytes>,
+    pub(crate) origin: Origin,
+    /// The last of them is a piece of a line that continues in the next group of its input.
+    pub(crate) continues: bool,
+}
+
+/// Stream of a program that lines came by.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Origin {
+    /// Its severity, where that is not the one of all lines.
+    pub(crate) severity: Option<Severity>,
+    /// Its name, `stdout` or `stderr`.
+    pub(crate) stream: Option<&'static str>,
 }
 
 /// Why an input cannot be read on.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum FeedError {
+pub(crate) enum FeedError {
     /// It cannot be opened.
     #[error("cannot open: {0}")]
     Open(io::Error),
@@ -55,10 +68,10 @@ pub(super) enum FeedError {
 }
 
 /// Output of the thread: groups, and an error with its input as the last thing, if any.
-pub(super) type Fed = Result<Group, (usize, FeedError)>;
+pub(crate) type Fed = Result<Group, (usize, FeedError)>;
 
 /// Starts to read.
-pub(super) fn start(inputs: Vec<Input>, limit: usize, size: GroupSize) -> io::Result<mpsc::Receiver<Fed>> {
+pub(crate) fn start(inputs: Vec<Input>, limit: usize, size: GroupSize) -> io::Result<mpsc::Receiver<Fed>> {
     let (sender, receiver) = mpsc::channel(QUEUE_GROUPS_MAX);
     std::thread::Builder::new().name("reads lines".to_owned()).spawn(move || {
         for (number, input) in inputs.into_iter().enumerate() {
@@ -91,7 +104,8 @@ fn read(
         }
         let first = next;
         next.line += group.len() as u64;
-        if sender.blocking_send(Ok(Group { first, lines: group })).is_err() {
+        if sender.blocking_send(Ok(Group { first, lines: group, origin: Origin::default(), continues: false })).is_err()
+        {
             return Ok(());
         }
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use bytes::Bytes;
 use clad_client::{Producer, Ticket};
-use clad_proto::{AckLevel, Body, EncodeError, Severity};
+use clad_proto::{AckLevel, Body, EncodeError, RecordHead, Severity};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -28,45 +28,59 @@ const STALL_REPORT_AFTER: Duration = Duration::from_secs(5);
 const NEXT_ACK_TIMEOUT: Duration = Duration::from_millis(200);
 /// Longest wait for all of them.
 const LAST_ACKS_TIMEOUT: Duration = Duration::from_secs(2);
+/// Attribute that names the stream of a program, by OpenTelemetry's conventions.
+const STREAM_ATTRIBUTE: &str = "log.iostream";
+/// Attribute of a piece of a line whose next record continues it.
+const CONTINUES_ATTRIBUTE: &str = "clad.continues";
 /// Bytes that may wait for their acks.
 const MAX_OUTSTANDING_BYTES: usize = 16 * 1024 * 1024;
 
 /// Progress of the lines.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Reached {
+pub(crate) struct Reached {
     /// Lines that reached the level, all before them too.
-    pub(super) lines: u64,
+    pub(crate) lines: u64,
     /// Their bytes.
-    pub(super) bytes: u64,
+    pub(crate) bytes: u64,
     /// Offset of the first.
-    pub(super) first_offset: Option<u64>,
+    pub(crate) first_offset: Option<u64>,
     /// Offset of the last.
-    pub(super) last_offset: Option<u64>,
+    pub(crate) last_offset: Option<u64>,
     /// The last of them.
-    pub(super) last: Option<Place>,
+    pub(crate) last: Option<Place>,
     /// The epoch of its offset.
-    pub(super) epoch: Option<u32>,
+    pub(crate) epoch: Option<u32>,
 }
 
 /// A failure, with its input or line.
 #[derive(Debug)]
-pub(super) struct Trouble {
+pub(crate) struct Trouble {
     /// The first line that is not known to have reached the level.
-    pub(super) at: Option<Place>,
+    pub(crate) at: Option<Place>,
     /// Why.
-    pub(super) error: anyhow::Error,
+    pub(crate) error: anyhow::Error,
+    /// Lines that were taken from the input and not sent.
+    pub(crate) unsent: Option<Group>,
+}
+
+impl Trouble {
+    pub(crate) fn new(at: Option<Place>, error: impl Into<anyhow::Error>) -> Self {
+        Self { at, error: error.into(), unsent: None }
+    }
 }
 
 /// Hands lines over and follows them to their level.
 #[derive(Debug)]
-pub(super) struct Flow {
+pub(crate) struct Flow {
     /// There until it ends without its acks.
     producer: Option<Producer>,
     level: AckLevel,
     severity: Severity,
     outstanding: VecDeque<Outstanding>,
     outstanding_bytes: usize,
-    pub(super) reached: Reached,
+    /// Lines are kept until they have their level.
+    keeps: bool,
+    pub(crate) reached: Reached,
 }
 
 #[derive(Debug)]
@@ -78,25 +92,36 @@ struct Outstanding {
     bytes: u64,
     /// Of the append.
     held: usize,
+    kept: Option<Group>,
 }
 
 impl Flow {
     /// Nothing handed over yet. The producer has no other handle.
-    pub(super) fn new(producer: Producer, level: AckLevel, severity: Severity) -> Self {
+    pub(crate) fn new(producer: Producer, level: AckLevel, severity: Severity) -> Self {
         let reached = Reached::default();
         let producer = Some(producer);
-        Self { producer, level, severity, outstanding: VecDeque::new(), outstanding_bytes: 0, reached }
+        Self { producer, level, severity, outstanding: VecDeque::new(), outstanding_bytes: 0, keeps: false, reached }
+    }
+
+    /// Likewise, and lines that do not reach the level can be had back.
+    pub(crate) fn keeping(producer: Producer, level: AckLevel, severity: Severity) -> Self {
+        Self { keeps: true, ..Self::new(producer, level, severity) }
+    }
+
+    /// The lines that are not known to have reached the level, in their order.
+    pub(crate) fn unreached(&mut self) -> Vec<Group> {
+        self.outstanding.drain(..).filter_map(|outstanding| outstanding.kept).collect()
     }
 
     /// The progress, and the producer where it has not ended.
-    pub(super) fn into_parts(self) -> (Reached, Option<Producer>) {
+    pub(crate) fn into_parts(self) -> (Reached, Option<Producer>) {
         (self.reached, self.producer)
     }
 
     /// Goes on until the input has ended and everything has its ack; `report` hears how far it is. A signal ends it early.
-    pub(super) async fn run(
+    pub(crate) async fn run(
         &mut self,
-        mut fed: mpsc::Receiver<Fed>,
+        fed: &mut mpsc::Receiver<Fed>,
         interrupt: &Interrupt,
         mut report: impl FnMut(&Reached),
     ) -> Result<(), Trouble> {
@@ -138,7 +163,7 @@ impl Flow {
                     }
                     Some(Err((input, error))) => {
                         more = false;
-                        trouble = Some(Trouble { at: Some(Place { input, line: 0 }), error: error.into() });
+                        trouble = Some(Trouble::new(Some(Place { input, line: 0 }), error));
                     }
                     None => more = false,
                 },
@@ -150,7 +175,7 @@ impl Flow {
                     let lines = counted(self.lines(), "line");
                     let stored = if self.end().await { "which may be stored" } else { "certainly not stored" };
                     let error = anyhow!("interrupted, and no ack for {lines}, {stored}{why}");
-                    return Err(Trouble { at: None, error });
+                    return Err(Trouble::new(None, error));
                 }
                 () = &mut stalled, if !self.outstanding.is_empty() => {
                     let why = self.why_waiting();
@@ -196,9 +221,10 @@ impl Flow {
     }
 
     fn settle(&mut self, receipt: Result<clad_client::Receipt, clad_client::AppendError>) -> Result<(), Trouble> {
+        let Some(done) = self.outstanding.front() else { return Ok(()) };
+        let receipt = receipt.map_err(|error| Trouble::new(Some(done.first), error))?;
         let Some(done) = self.outstanding.pop_front() else { return Ok(()) };
         self.outstanding_bytes -= done.held;
-        let receipt = receipt.map_err(|error| Trouble { at: Some(done.first), error: error.into() })?;
         let reached = &mut self.reached;
         reached.lines += done.lines;
         reached.bytes += done.bytes;
@@ -211,30 +237,49 @@ impl Flow {
 
     /// Hands a group over as one append, or as few as it fits into.
     async fn submit(&mut self, group: Group) -> Result<(), Trouble> {
-        let Some(producer) = self.producer.clone() else { return Ok(()) };
-        let mut at = group.first;
-        let mut rest = group.lines.as_slice();
-        while !rest.is_empty() {
-            let trouble = |error: anyhow::Error| Trouble { at: Some(at), error };
-            let mut batch = producer.batch();
-            let taken = fill(&mut batch, rest, self.severity).map_err(|error| trouble(error.into()))?;
-            let (now, later) = rest.split_at(taken);
-            let bytes = now.iter().map(|line| line.len() as u64).sum();
-            let held = batch.len_bytes();
-            let reservation = producer.reserve(held).await.map_err(|error| trouble(error.into()))?;
-            let ticket =
-                reservation.at(self.level).submit_batch(&mut batch).context("not handed over").map_err(trouble)?;
-            self.outstanding_bytes += held;
-            self.outstanding.push_back(Outstanding { ticket, first: at, lines: taken as u64, bytes, held });
-            at.line += taken as u64;
-            rest = later;
+        let mut at = 0;
+        while at < group.lines.len() {
+            let place = Place { line: group.first.line + at as u64, ..group.first };
+            match self.submit_some(&group, at, place).await {
+                Ok(taken) => at += taken,
+                Err(error) => {
+                    let lines = group.lines.get(at..).unwrap_or_default().to_vec();
+                    return Err(Trouble {
+                        at: Some(place),
+                        error,
+                        unsent: Some(Group { first: place, lines, ..group }),
+                    });
+                }
+            }
         }
         Ok(())
+    }
+
+    /// Hands over one append of lines from `at` on; says how many.
+    async fn submit_some(&mut self, group: &Group, at: usize, first: Place) -> anyhow::Result<usize> {
+        let rest = group.lines.get(at..).unwrap_or_default();
+        let Some(producer) = self.producer.clone() else { return Ok(rest.len()) };
+        let mut batch = producer.batch();
+        let taken = fill(&mut batch, rest, group, self.severity)?;
+        let bytes = rest.iter().take(taken).map(|line| line.len() as u64).sum();
+        let held = batch.len_bytes();
+        let reservation = producer.reserve(held).await?;
+        let ticket = reservation.at(self.level).submit_batch(&mut batch).context("not handed over")?;
+        let lines = taken as u64;
+        self.outstanding_bytes += held;
+        let kept = self.keeps.then(|| Group {
+            first,
+            lines: rest.get(..taken).unwrap_or_default().to_vec(),
+            continues: group.continues && taken == rest.len(),
+            ..*group
+        });
+        self.outstanding.push_back(Outstanding { ticket, first, lines, bytes, held, kept });
+        Ok(taken)
     }
 }
 
 fn interruption() -> Trouble {
-    Trouble { at: None, error: anyhow!("interrupted") }
+    Trouble::new(None, anyhow!("interrupted"))
 }
 
 /// When the next ack must be there after a signal, and the last.
@@ -251,12 +296,34 @@ async fn front(
 }
 
 /// Puts as many lines into an append as go in; says how many, at least one.
-fn fill(batch: &mut clad_client::Batch, lines: &[Bytes], severity: Severity) -> Result<usize, EncodeError> {
+fn fill(
+    batch: &mut clad_client::Batch,
+    lines: &[Bytes],
+    group: &Group,
+    severity: Severity,
+) -> Result<usize, EncodeError> {
     let now = clock::unix_nanos();
+    let severity = group.origin.severity.unwrap_or(severity);
     for (at, line) in lines.iter().enumerate() {
         let body = std::str::from_utf8(line).map_or(Body::Bytes(line), Body::Text);
         // When it happened nobody said; that it was seen now is sure.
-        match batch.push_body(0, now, severity.0, body) {
+        let pushed = match group.origin.stream {
+            None => batch.push_body(0, now, severity.0, body),
+            Some(stream) => {
+                let head =
+                    RecordHead { observed_time_unix_nano: now, severity_number: severity.0, ..RecordHead::default() };
+                let continues = group.continues && at + 1 == lines.len();
+                let mut record = batch.builder().record(head, body);
+                record.attributes(|attributes| {
+                    attributes.entry(STREAM_ATTRIBUTE).text(stream);
+                    if continues {
+                        attributes.entry(CONTINUES_ATTRIBUTE).boolean(true);
+                    }
+                });
+                record.commit()
+            }
+        };
+        match pushed {
             Ok(()) => {}
             Err(EncodeError::AppendFull { .. }) if at > 0 => return Ok(at),
             Err(error) => return Err(error),

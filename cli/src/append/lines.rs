@@ -3,7 +3,7 @@
 //! Invariants: a line ends at `\n` and nowhere else, and the `\n` is no part of it; what follows the last `\n` is a
 //! line if it is not empty; every byte of the input is in exactly one line. A group is what is already here, up to
 //! [`GroupSize`]: a full pipe gives large groups, a slow one gives each line at once. No more is held than one group,
-//! one read and one line of the longest length; a longer line is refused by its number before it is whole.
+//! one read and one line of the longest length; a longer line is refused by its number before it is whole, or split.
 
 use std::io::{self, Read};
 
@@ -55,6 +55,10 @@ pub(crate) struct Lines<R> {
     searched: usize,
     taken: u64,
     limit: usize,
+    /// A longer line is split, and not refused.
+    splits: bool,
+    /// The line that was taken last is a piece, and its line continues.
+    continues: bool,
     ended: bool,
     /// Met while a group was being read; returned with the next one.
     failed: Option<LineError>,
@@ -63,7 +67,27 @@ pub(crate) struct Lines<R> {
 impl<R: Read> Lines<R> {
     /// Lines of at most `limit` bytes.
     pub(crate) fn new(input: R, limit: usize) -> Self {
-        Self { input, buffer: BytesMut::new(), searched: 0, taken: 0, limit, ended: false, failed: None }
+        Self {
+            input,
+            buffer: BytesMut::new(),
+            searched: 0,
+            taken: 0,
+            limit,
+            splits: false,
+            continues: false,
+            ended: false,
+            failed: None,
+        }
+    }
+
+    /// Lines in pieces of at most `limit` bytes.
+    pub(crate) fn split(input: R, limit: usize) -> Self {
+        Self { splits: true, ..Self::new(input, limit) }
+    }
+
+    /// Returns true if the last line of the last group is a piece, and its line continues in the next group.
+    pub(crate) const fn continues(&self) -> bool {
+        self.continues
     }
 
     /// The next lines; at least one, or none at the end. After an error there are no more.
@@ -73,7 +97,8 @@ impl<R: Read> Lines<R> {
         }
         let mut group = Vec::new();
         let mut bytes = 0;
-        while group.len() < size.lines.max(1) && bytes < size.bytes {
+        self.continues = false;
+        while group.len() < size.lines.max(1) && bytes < size.bytes && !self.continues {
             match self.take() {
                 Ok(Some(line)) => {
                     bytes += line.len();
@@ -103,6 +128,12 @@ impl<R: Read> Lines<R> {
         let rest = self.buffer.get(self.searched..).unwrap_or_default();
         let found = rest.iter().position(|&byte| byte == b'\n').map(|at| self.searched + at);
         let len = found.unwrap_or(self.buffer.len());
+        if len > self.limit && self.splits {
+            self.continues = true;
+            self.searched = 0;
+            self.taken += 1;
+            return Ok(Some(self.buffer.split_to(self.limit).freeze()));
+        }
         if len > self.limit {
             return Err(LineError::TooLong { line: self.taken + 1, limit: self.limit });
         }
@@ -214,6 +245,28 @@ mod tests {
         // It need not be whole to be refused.
         let endless = all(vec![b"1\n", b"123", b"45", b"678"], 4).expect_err("too long");
         assert!(matches!(endless, LineError::TooLong { line: 2, .. }));
+    }
+
+    #[test]
+    fn a_long_line_comes_in_pieces_where_it_may_be_split() {
+        let mut lines = Lines::split(Pieces(vec![b"1\n123", b"4567", b"89\n", b"abcd\ne"]), 4);
+        let mut groups = Vec::new();
+        loop {
+            let group = lines.next_group(GroupSize { wait: true, ..SIZE }).expect("no line is too long");
+            if group.is_empty() {
+                break;
+            }
+            groups.push((group, lines.continues()));
+        }
+        let golden: [(&[&str], bool); 4] =
+            [(&["1", "1234"], true), (&["5678"], true), (&["9", "abcd", "e"], false), (&[], false)];
+        for ((group, continues), golden) in groups.iter().zip(golden) {
+            assert_eq!(
+                (&group[..], *continues),
+                (&golden.0.iter().map(|line| Bytes::from(*line)).collect::<Vec<_>>()[..], golden.1)
+            );
+        }
+        assert_eq!(groups.len(), 3);
     }
 
     #[test]

@@ -4,9 +4,9 @@
 //! up to which all did is reported. The level is never lowered: one that the log does not offer is refused before anything
 //! is sent. Memory is bounded whatever the input is: see `feed`, `flow` and `lines`.
 
-mod feed;
-mod flow;
-mod lines;
+pub(crate) mod feed;
+pub(crate) mod flow;
+pub(crate) mod lines;
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -32,11 +32,11 @@ use crate::output::{Progress, say};
 use crate::reach::unreachable;
 
 /// The largest append when no size is asked for.
-const ADAPTIVE: GroupSize = GroupSize { lines: 256, bytes: 256 * 1024, wait: false };
+pub(crate) const ADAPTIVE: GroupSize = GroupSize { lines: 256, bytes: 256 * 1024, wait: false };
 /// Progress is reported this often.
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 /// Room for the longest record that any daemon takes: `flow` holds far less in flight unless a line is that long.
-const BUFFER_BYTES: usize = (MAX_RECORD_BYTES + MAX_GROUP_BYTES) as usize + (1 << 20);
+pub(crate) const BUFFER_BYTES: usize = (MAX_RECORD_BYTES + MAX_GROUP_BYTES) as usize + (1 << 20);
 
 /// Arguments of `append`.
 #[derive(Debug, Args)]
@@ -47,7 +47,7 @@ pub(crate) struct AppendArgs {
     /// last \n is a line too.
     #[arg(value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// How safe each line must be before it counts: none, posted (with shm:// only), received, written or durable
+    /// Level that each line must reach before it counts: none, posted (with shm:// only), received, written or durable
     /// [default: the highest that the log offers]
     #[arg(long, value_name = "LEVEL")]
     pub(crate) ack: Option<AckLevel>,
@@ -120,6 +120,10 @@ async fn append(args: &AppendArgs, address: Address) -> Result<Done, Stop> {
     if args.ack == Some(AckLevel::Posted) && !producer.has_ring() {
         return Err(Stop::usage("--ack posted: that level exists with --server shm://PATH only"));
     }
+    if args.ack == Some(AckLevel::Posted) && !producer.offers_posted() {
+        let why = "the daemon has no descriptor store, or no room in it";
+        return Err(Stop::Failed(anyhow!("`posted` needs a ring that is stored: {why}; nothing was sent")));
+    }
     let level = level(args.ack, &log)?;
     let no_ring = producer.why_no_ring().map(|why| why.to_string());
     let inputs = inputs(&args.files);
@@ -127,19 +131,19 @@ async fn append(args: &AppendArgs, address: Address) -> Result<Done, Stop> {
     // The longest append must hold the longest line with the group before it.
     let longest = log.max_record_bytes.min(log.max_append_bytes.saturating_sub(producer.batch().len_bytes() as u32));
     let limit = (longest as usize).saturating_sub(RECORD_HEADER_BYTES);
-    let fed = feed::start(inputs.clone(), limit, size).map_err(anyhow::Error::new)?;
+    let mut fed = feed::start(inputs.clone(), limit, size).map_err(anyhow::Error::new)?;
 
     let mut ticker = Ticker::new(level, &inputs);
     let mut flow = Flow::new(producer, level, args.severity);
-    let mut trouble = flow.run(fed, &interrupt, |reached| ticker.report(reached)).await.err();
+    let mut trouble = flow.run(&mut fed, &interrupt, |reached| ticker.report(reached)).await.err();
     let (reached, producer) = flow.into_parts();
     if trouble.is_none()
         && let Some(producer) = producer
     {
         // At level `none` this is where a refusal is heard of.
         trouble = match interrupt.or(producer.close()).await {
-            Some(closed) => closed.err().map(|error| Trouble { at: None, error: error.into() }),
-            None => Some(Trouble { at: None, error: anyhow!("interrupted") }),
+            Some(closed) => closed.err().map(|error| Trouble::new(None, error)),
+            None => Some(Trouble::new(None, anyhow!("interrupted"))),
         };
     }
     Ok(Done { inputs, log, level, reached, trouble, no_ring })
@@ -148,7 +152,7 @@ async fn append(args: &AppendArgs, address: Address) -> Result<Done, Stop> {
 /// With a size in lines, bytes are bounded by what an append may have: `flow` splits there.
 const ADAPTIVE_BYTES: GroupSize = GroupSize { lines: 1, bytes: 8 * 1024 * 1024, wait: true };
 
-fn level(wanted: Option<AckLevel>, log: &LogInfo) -> Result<AckLevel, Stop> {
+pub(crate) fn level(wanted: Option<AckLevel>, log: &LogInfo) -> Result<AckLevel, Stop> {
     match wanted {
         None => Ok(log.highest_ack),
         Some(level) if level <= log.highest_ack => Ok(level),

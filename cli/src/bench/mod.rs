@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `body`, `wire`, `flight` | prepared appends, a lean connection, what is in flight on it |
 //! | `plan`, `load`, `connection`, `together` | the connections, and how a thread serves several |
-//! | `sdk` | the same through the SDK, over gRPC or by rings of shared memory |
+//! | `sdk` | the same through the SDK: over gRPC, by rings of shared memory, and with --sdk over sockets |
 //! | `check` | reading back |
 //! | `spawn`, `process` | a daemon of our own, and what it takes |
 //! | `direct` | the bare loop of synced writes |
@@ -64,6 +64,9 @@ pub(crate) struct BenchArgs {
     /// With --spawn: how the load reaches the daemon; grpc and shm (rings of shared memory) go through the SDK
     #[arg(long, value_enum, value_name = "HOW", default_value_t = Transport::Unix, requires = "spawn")]
     pub(crate) transport: Transport,
+    /// Through the SDK over every transport, as over grpc and shm: so that these can be compared alike
+    #[arg(long)]
+    pub(crate) sdk: bool,
     /// Over grpc and shm: how long a thread polls for its answer before it sleeps, in seconds
     #[arg(long, value_name = "S", default_value = "0.00005", value_parser = seconds)]
     pub(crate) spin: Duration,
@@ -85,7 +88,7 @@ pub(crate) struct BenchArgs {
     /// Threads that serve the connections [default: as many as there are processors]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) threads: Option<u16>,
-    /// How long, in seconds; with --baseline or --compare the length of each slice
+    /// Seconds to run; with --baseline or --compare the length of each slice
     #[arg(long, value_name = "S", default_value = "10", value_parser = seconds)]
     pub(crate) duration: Duration,
     /// Records in one append
@@ -147,6 +150,7 @@ pub(crate) fn run(context: &mut Context, args: &BenchArgs) -> Outcome {
         ack: args.ack,
         duration: args.duration,
         spin: args.spin,
+        sdk: args.sdk,
         rest: args.rest,
         interrupt,
     };

@@ -28,6 +28,8 @@ pub(super) struct Load {
     pub(super) duration: Duration,
     /// Time that a thread with a producer of the SDK looks for an answer before it sleeps.
     pub(super) spin: Duration,
+    /// Through the SDK, whatever the transport.
+    pub(super) sdk: bool,
     /// Rest before each append.
     pub(super) rest: Option<Duration>,
     /// Ends it early.

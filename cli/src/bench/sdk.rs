@@ -1,4 +1,4 @@
-//! The load through the SDK, over gRPC or by rings of shared memory: producers, each with a thread of its own.
+//! The load through the SDK, over any transport: producers, each with a thread of its own.
 //!
 //! Invariants: as in [`super::load`], the loop is closed and every append is followed to its answer. What is measured is
 //! what a program has: the SDK's submit, with its encoding, and its ticket, on which the thread that logs waits itself.
@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use clad_client::{AckLevel, Address, Batch, Body, LogInfo, Producer, Severity, Ticket};
+use clad_client::{AckLevel, Address, Batch, Body, LogInfo, Producer, Receipt, Severity, Ticket};
 use hdrhistogram::Histogram;
 
 use super::body::{Id, filling};
@@ -136,18 +136,28 @@ impl SdkProducer {
                 now = clock::now();
             }
             let Some((ticket, since)) = out.pop_front() else { return Ok(()) };
-            let receipt = ticket.wait(load.spin)?;
-            let now = clock::now();
-            let nanos = u64::try_from((now - since).as_nanos()).unwrap_or(u64::MAX);
-            // It grows as it must; nothing is too long for it.
-            let _ = self.latencies.record(nanos.max(1));
-            // They are answered in their order.
-            if let (Some(place), Some(offset)) = (self.offsets.get_mut(self.acked as usize), receipt.first_offset) {
-                *place = offset;
+            self.acked(&ticket.wait(load.spin)?, since);
+            let mut answered = 1;
+            // Those that came with it. They are answered in their order.
+            while let Some((ticket, since)) = out.front_mut()
+                && let Some(outcome) = ticket.try_wait()
+            {
+                self.acked(&outcome?, *since);
+                (_, answered) = (out.pop_front(), answered + 1);
             }
-            (self.acked, self.last_ack) = (self.acked + 1, Some(now));
-            acked.fetch_add(load.records.into(), Relaxed);
+            acked.fetch_add(answered * u64::from(load.records), Relaxed);
         }
+    }
+
+    fn acked(&mut self, receipt: &Receipt, since: Instant) {
+        let now = clock::now();
+        let nanos = u64::try_from((now - since).as_nanos()).unwrap_or(u64::MAX);
+        // It grows as it must; nothing is too long for it.
+        let _ = self.latencies.record(nanos.max(1));
+        if let (Some(place), Some(offset)) = (self.offsets.get_mut(self.acked as usize), receipt.first_offset) {
+            *place = offset;
+        }
+        (self.acked, self.last_ack) = (self.acked + 1, Some(now));
     }
 
     fn submit(&mut self, load: &Load, level: AckLevel) -> anyhow::Result<Ticket> {

@@ -278,7 +278,7 @@ impl Export<'_> {
                 self.sink.write(&out)?;
                 Ok(gap.to >= to)
             }
-            Event::CaughtUp | Event::Parted(_) => Ok(false),
+            Event::CaughtUp | Event::Progress(_) | Event::Parted(_) => Ok(false),
         }
     }
 
@@ -290,7 +290,7 @@ impl Export<'_> {
         let offset = match event {
             Event::Records(piece) => piece.range().1,
             Event::Gap(gap) => gap.to,
-            Event::CaughtUp | Event::Parted(_) => return,
+            Event::CaughtUp | Event::Progress(_) | Event::Parted(_) => return,
         };
         let offset = offset.min(self.plan.to);
         self.plan.state.pass(Cursor { log_id: self.plan.standing.log_id, epoch, offset });

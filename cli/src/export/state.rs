@@ -136,7 +136,7 @@ pub(super) fn find(file: &Path, request: &Request, fresh: bool) -> Result<Option
     Ok(Some(state))
 }
 
-/// Removes the state of a file that is begun anew, durably: before the file is touched.
+/// Removes the state of a file that is begun again, durably: before the file is touched.
 pub(super) fn remove(file: &Path) -> Result<(), Stop> {
     let path = beside(file);
     match fs::remove_file(&path).and_then(|()| sync_folder(&path)) {

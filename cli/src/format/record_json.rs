@@ -35,7 +35,7 @@ pub(super) fn write(entry: &Entry<'_>, out: &mut String) {
     count(&mut object, "flags", record.flags());
     text(&mut object, "event_name", record.event_name());
     group(&mut object, &entry.group);
-    peer_meta(object.key("vouched"), entry.peer_meta);
+    peer_meta(object.key("peer_meta"), entry.peer_meta);
     let _ = write!(object.key("producer_id"), "\"{}\"", entry.producer_id);
     object.number("producer_epoch", entry.producer_epoch).number("sequence", entry.sequence);
     let _ = write!(object.key("cursor"), "\"{}\"", entry.cursor());

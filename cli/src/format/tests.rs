@@ -92,7 +92,7 @@ fn json() {
         r#""list":[true,null,"NaN"]},"dropped_attributes_count":2,"#,
         r#""trace_id":"11111111111111111111111111111111","span_id":"2222222222222222","flags":1,"#,
         r#""event_name":"request","resource":{"service.name":"web"},"scope":{"name":"http","version":"1.2"},"#,
-        r#""vouched":{"transport":"unix","uid":1000,"gid":100,"pid":4711,"pid_start_ticks":99},"#,
+        r#""peer_meta":{"transport":"unix","uid":1000,"gid":100,"pid":4711,"pid_start_ticks":99},"#,
         r#""producer_id":"cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd","producer_epoch":1,"sequence":7,"#,
         r#""cursor":"abababababababababababababababab:3:42"}"#,
         "\n"

@@ -12,7 +12,7 @@ use clad_journal::io::device::{DurabilityClass, Obstacle, Substrate};
 use clad_journal::io::probe::{Space, Uring, Way};
 
 use super::measure::Measured;
-use crate::format::human::{bytes, count};
+use crate::format::human::count;
 
 /// `sync_file_range` must be so many times as fast before it is worth its conditions.
 const SYNC_RANGE_SPEEDUP_MIN: f64 = 1.2;
@@ -22,8 +22,6 @@ const BEST_RATE_FRACTION: f64 = 0.9;
 const CREDIBLE_SYNC_US_MIN: f64 = 10.0;
 /// Where one in a hundred takes so many times as long as the usual one, something else is at work too.
 const P99_TO_MEDIAN_MAX: f64 = 20.0;
-/// Bytes of the ring's registered buffers.
-const RING_MEMORY_BYTES: u64 = 16 << 20;
 
 /// All that is known.
 pub(super) struct Findings<'a> {
@@ -197,14 +195,6 @@ impl Findings<'_> {
             );
         }
         warnings.extend(self.uring.notes.iter().map(|note| format!("io_uring: {note}")));
-        if let Some(limit) = self.uring.memlock_bytes.filter(|limit| self.uring.permitted && *limit < RING_MEMORY_BYTES)
-        {
-            warnings.push(format!(
-                "only {} may be locked (RLIMIT_MEMLOCK): without more, or CAP_IPC_LOCK, buffers are not registered with the \
-                 ring",
-                bytes(limit)
-            ));
-        }
         warnings.extend(self.substrate.notes.iter().cloned());
         warnings
     }
@@ -279,7 +269,6 @@ mod tests {
             Way::DirectDsync => 9_000.0,
             Way::SyncFileRange => 16_000.0,
             Way::Threads(n) => [14_000.0, 22_000.0, 31_000.0][n.ilog2() as usize - 1],
-            Way::Linked(_) => 12_000.0,
             Way::Ring(n) => [15_000.0, 33_000.0, 35_000.0][n.ilog2() as usize - 1],
         })
     }
@@ -370,11 +359,9 @@ mod tests {
         let memory = substrate("tmpfs", WriteCache::WriteBack);
         let said = Findings { substrate: &memory, uring: &uring(true), measured: &[] }.warnings().join("\n");
         assert!(said.contains("`durable` is never offered here"), "{said}");
-        let mut ring = uring(true);
-        ring.memlock_bytes = Some(8 << 20);
         let figures = rates(|method| usual(method).map(|rate| rate * 100.0));
-        let said = Findings { substrate: &place, uring: &ring, measured: &figures }.warnings().join("\n");
-        for word in ["virtual machine", "no direct I/O", "something", "8.0 MiB may be locked", "no disk answers"] {
+        let said = Findings { substrate: &place, uring: &uring(false), measured: &figures }.warnings().join("\n");
+        for word in ["virtual machine", "no direct I/O", "something", "io_uring: refused", "no disk answers"] {
             assert!(said.contains(word), "{word}: {said}");
         }
     }

@@ -36,7 +36,7 @@ impl Measured {
     }
 
     fn run_round(&mut self, trial: &mut Trial<'_>, nanos: u64, uring: &Uring) {
-        if matches!(self.method.way, Way::Ring(_) | Way::Linked(_)) && !uring.permitted {
+        if matches!(self.method.way, Way::Ring(_)) && !uring.permitted {
             self.error = Some("io_uring is not permitted".to_owned());
             return;
         }

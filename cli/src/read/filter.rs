@@ -70,13 +70,35 @@ pub(crate) struct Filter {
 
 /// A pattern as journalctl reads it.
 pub(crate) fn pattern(text: &str) -> Result<Regex, regex::Error> {
-    RegexBuilder::new(text).case_insensitive(!text.chars().any(char::is_uppercase)).build()
+    RegexBuilder::new(text).case_insensitive(ignores_case(text)).build()
+}
+
+fn ignores_case(text: &str) -> bool {
+    !text.chars().any(char::is_uppercase)
 }
 
 impl Filter {
     /// Returns true if a record is shown.
     pub(crate) fn lets(&self, entry: &Entry<'_>) -> bool {
         self.time(entry) && self.severity(entry) && self.component(entry) && self.body(entry)
+    }
+
+    /// Filter that a daemon is asked for; nothing where that would be every record, or is more than a daemon is asked.
+    /// Bodies that are no text come along, and are looked at here.
+    pub(crate) fn asked(&self) -> Option<clad_client::Filter> {
+        let mut asked = clad_client::Filter::new();
+        if let Some(Priorities { least, most }) = self.priorities {
+            asked = asked.severity_within(Severity(least), Severity(most));
+        }
+        match self.components.as_slice() {
+            [] => {}
+            [one] => asked = asked.component_named(one),
+            several => asked = asked.any(several.iter().map(|one| clad_client::Filter::new().component_named(one))),
+        }
+        if let Some(pattern) = &self.pattern {
+            asked = asked.body_matches(pattern.as_str(), ignores_case(pattern.as_str()));
+        }
+        (asked != clad_client::Filter::new() && asked.to_bytes().is_ok()).then_some(asked)
     }
 
     fn time(&self, entry: &Entry<'_>) -> bool {

@@ -143,7 +143,10 @@ fn run(context: &mut Context, args: &ReadArgs, dir: Option<&PathBuf>, default: O
     let filter = args.filter.filter(&now)?;
     let source = match dir {
         Some(dir) => Source::Files(Box::new(Files::open(dir)?)),
-        None => Source::Served(Served::new(context.which.server(&context.around)?, &filter, AckLevel::Written)),
+        None => {
+            let served = Served::new(context.which.server(&context.around)?, &filter, AckLevel::Written);
+            Source::Served(served.asking(&filter))
+        }
     };
     let zone = if args.utc { TimeZone::UTC } else { context.zone.clone() };
     let mut show = Show::new(&mut context.output, args.output, zone, filter);

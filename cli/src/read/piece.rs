@@ -22,6 +22,8 @@ pub(crate) enum Event {
     Gap(Gap),
     /// All there is so far was given; more may come.
     CaughtUp,
+    /// All before this offset was given, or does not match what the daemon was asked for.
+    Progress(u64),
     /// Some of what was given before is not in the log any more; what is there now follows.
     Parted(String),
 }

@@ -5,11 +5,11 @@
 //! where the histories part; it is never skipped in silence.
 
 use anyhow::anyhow;
-use clad_client::{Address, ReadError, Reader, Start};
+use clad_client::{Address, Filter, ReadError, Reader, Start};
 use clad_proto::frame::GapReason;
 use clad_proto::{AckLevel, Cursor, ErrorCode};
 
-use super::filter::Filter;
+use super::filter;
 use super::piece::{Event, Gap, Standing};
 use crate::exit::Stop;
 use crate::output::say;
@@ -22,6 +22,7 @@ pub(crate) struct Served {
     since: Option<i64>,
     until: Option<i64>,
     level: AckLevel,
+    asked: Option<Filter>,
 }
 
 /// A read of it.
@@ -36,12 +37,17 @@ pub(crate) struct ServedStream {
 impl Served {
     /// The log that is served at an address, as far as it has reached a level; whole appends outside of the filter's
     /// times are not even sent.
-    pub(crate) fn new(address: Address, filter: &Filter, level: AckLevel) -> Self {
-        Self { address, since: filter.since, until: filter.until, level }
+    pub(crate) fn new(address: Address, filter: &filter::Filter, level: AckLevel) -> Self {
+        Self { address, since: filter.since, until: filter.until, level, asked: None }
+    }
+
+    /// Asks the daemon for what a filter lets through, as far as a daemon can say; the rest is the filter's.
+    pub(crate) fn asking(self, filter: &filter::Filter) -> Self {
+        Self { asked: filter.asked(), ..self }
     }
 
     fn again(&self) -> Self {
-        Self { address: self.address.clone(), ..*self }
+        Self { address: self.address.clone(), asked: self.asked.clone(), ..*self }
     }
 
     /// Where the log stands.
@@ -57,7 +63,7 @@ impl Served {
 
     /// Refuses a cursor that is no place in this history of this log.
     pub(crate) async fn judge(&self, cursor: Cursor) -> Result<(), Stop> {
-        let anytime = Self { since: None, until: None, ..self.again() };
+        let anytime = Self { since: None, until: None, asked: None, ..self.again() };
         let mut reader = anytime.reader(Start::Cursor(cursor), false, Some(1)).await.map_err(failed)?;
         // A daemon judges before it gives anything.
         reader.next().await.map_err(failed).map(drop)
@@ -78,9 +84,12 @@ impl Served {
         if let Some(until) = self.until {
             builder = builder.until(until);
         }
-        if let (Some(limit), None, None) = (limit, self.since, self.until) {
+        if let (Some(limit), None, None, None) = (limit, self.since, self.until, &self.asked) {
             // With times the daemon counts what it sends, which is not what we want to count.
             builder = builder.limit(limit);
+        }
+        if let Some(asked) = &self.asked {
+            builder = builder.filter(asked.clone());
         }
         builder.open().await
     }
@@ -97,6 +106,7 @@ impl ServedStream {
                     return Ok(Some(Event::Gap(Gap { from: gap.from, to: gap.to, reason: gap.reason })));
                 }
                 Ok(Some(clad_client::Event::CaughtUp { .. })) => return Ok(Some(Event::CaughtUp)),
+                Ok(Some(clad_client::Event::Progress { cursor })) => return Ok(Some(Event::Progress(cursor.offset))),
                 Ok(Some(_)) => {} // of a newer client; nothing that we asked for
                 Err(ReadError::Damaged { offset, count, what }) => {
                     if self.damaged_at == Some(offset) {

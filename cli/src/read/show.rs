@@ -75,26 +75,32 @@ impl<'a> Show<'a> {
         };
         tokio::pin!(gone);
         loop {
-            let mut next = pin!(stream.next());
-            let event = match poll_fn(|cx| Poll::Ready(next.as_mut().poll(cx))).await {
-                Poll::Ready(event) => event?,
-                Poll::Pending => {
-                    // Whoever waits sees all there is so far.
-                    self.output.flush()?;
-                    tokio::select! {
-                        biased;
-                        _ = &mut interrupted, if follow => return Ok(()),
-                        () = &mut gone, if follow => return Err(Stop::ReaderGone),
-                        event = next => event?,
+            let event = {
+                let mut next = pin!(stream.next());
+                match poll_fn(|cx| Poll::Ready(next.as_mut().poll(cx))).await {
+                    Poll::Ready(event) => event?,
+                    Poll::Pending => {
+                        // Whoever waits sees all there is so far.
+                        self.output.flush()?;
+                        tokio::select! {
+                            biased;
+                            _ = &mut interrupted, if follow => return Ok(()),
+                            () = &mut gone, if follow => return Err(Stop::ReaderGone),
+                            event = next => event?,
+                        }
                     }
                 }
             };
             match event {
-                None => return Ok(()),
+                // The place also moves over what the daemon did not send.
+                None => {
+                    self.place = stream.cursor().or(self.place);
+                    return Ok(());
+                }
+                Some(Event::CaughtUp | Event::Progress(_)) => self.place = stream.cursor().or(self.place),
                 Some(Event::Records(piece)) => self.piece(&piece, from)?,
                 Some(Event::Gap(gap)) => self.gap(&gap)?,
                 Some(Event::Parted(text)) => self.note(&text, true)?,
-                Some(Event::CaughtUp) => {}
             }
         }
     }

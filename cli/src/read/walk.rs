@@ -50,7 +50,9 @@ async fn range(
             }
             Event::Gap(gap) if gap.from < to => gaps.push(Gap { to: gap.to.min(to), ..gap }),
             Event::Gap(_) => break,
-            Event::CaughtUp | Event::Parted(_) => {}
+            // Beyond the range nothing matches for a while: what a filter passes over is not waited for.
+            Event::Progress(at) if at >= to => break,
+            Event::Progress(_) | Event::CaughtUp | Event::Parted(_) => {}
         }
     }
     Ok(gaps)

@@ -1,6 +1,6 @@
 //! Construction of a producer.
 
-use super::{handle::Producer, options::Options, shared::Shared, task::Task};
+use super::{call::Overload, handle::Producer, options::Options, shared::Shared, task::Task};
 use crate::{Address, ConnectError, backoff::random, clock::bounded};
 use clad_proto::{
     AckLevel, Group, ProducerId, Scope,
@@ -42,7 +42,12 @@ impl ProducerBuilder {
             delivery_timeout: DEFAULT_DELIVERY_TIMEOUT,
             drop_timeout: Duration::from_secs(2),
             drop_when_full: false,
+            overload: Overload::default(),
         })
+    }
+
+    pub(crate) const fn address(&self) -> &Address {
+        &self.0.address
     }
 
     /// The name by which a person finds this client in the daemon's own messages; what is longer than 128 bytes
@@ -53,8 +58,8 @@ impl ProducerBuilder {
     }
 
     /// Resumes a producer that existed before: its id and a higher epoch than it had, so that the old producer is
-    /// fenced off. Sequences resume where the log has them. Such a producer can be resumed in turn: it closes without a
-    /// notice to the daemon that it may be forgotten. Default: a random id, epoch 0.
+    /// fenced off. Sequences resume where the log has them ([`resume`](Self::resume)). Such a producer can be resumed in
+    /// turn: it closes without a notice to the daemon that it may be forgotten. Default: a random id, epoch 0.
     pub const fn producer(mut self, id: ProducerId, epoch: u32) -> Self {
         self.0.producer_id = id;
         self.0.producer_epoch = epoch;
@@ -120,7 +125,8 @@ impl ProducerBuilder {
         self
     }
 
-    /// Where records are grouped, an append is full at this many bytes of payload. Default: what the daemon takes.
+    /// Where records are grouped, an append is full at this many bytes of payload. Default: what the daemon takes; before
+    /// the first greeting what any daemon takes, which is less than 1 KiB.
     pub const fn max_append_bytes(mut self, bytes: usize) -> Self {
         self.0.max_bytes = bytes;
         self
@@ -175,6 +181,13 @@ impl ProducerBuilder {
         self
     }
 
+    /// Rule for a record that finds no room, where the call says nothing else ([`Producer::offer`]). Default:
+    /// [`Overload::DropNewest`].
+    pub const fn overload(mut self, overload: Overload) -> Self {
+        self.0.overload = overload;
+        self
+    }
+
     /// Makes the producer without waiting for a daemon: it connects by itself, and appends wait for that.
     ///
     /// # Errors
@@ -199,6 +212,25 @@ impl ProducerBuilder {
         let shared = Arc::new(Shared::new(self.finish())?);
         let mut task = Task::new(shared.clone());
         Box::pin(task.connect_once()).await?;
+        spawn(&shared, task);
+        Ok(Producer::new(shared))
+    }
+
+    /// As [`connect`](Self::connect), for a program that goes on where it died. It waits until the last record that the
+    /// log has of this producer ([`Producer::last_stored`]) has reached `level`: what this program counts as done then
+    /// survives what that level survives. Waits for at most [`delivery_timeout`](Self::delivery_timeout), and makes a
+    /// new connection for each look.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect). [`ConnectError::Refused`] (`level_unreachable`) if the log does not offer the
+    /// level, [`ConnectError::Timeout`] if the record does not reach it in time. The same call again is safe.
+    ///
+    /// # Cancel safety
+    /// As [`connect`](Self::connect).
+    pub async fn resume(self, level: AckLevel) -> Result<Producer, ConnectError> {
+        let shared = Arc::new(Shared::new(self.finish())?);
+        let mut task = Task::new(shared.clone());
+        Box::pin(task.connect_at(level)).await?;
         spawn(&shared, task);
         Ok(Producer::new(shared))
     }

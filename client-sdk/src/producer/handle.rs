@@ -2,15 +2,18 @@
 
 use super::{
     batch::Batch,
+    call::Call,
+    overload,
     reservation::Reservation,
     shared::{APPEND_OVERHEAD, Shared},
     ticket::Ticket,
 };
 use crate::{
-    Address, AppendError, LogInfo, Receipt, ReserveError, SendError, Stats, SubmitError, Summary, ring::Unsettled,
+    Address, AppendError, DropReason, LogInfo, Receipt, ReserveError, SendError, Stats, SubmitError, Summary,
+    ring::Unsettled,
 };
-use clad_proto::{AckLevel, ProducerId, Record};
-use std::sync::Arc;
+use clad_proto::{AckLevel, ProducerId, Record, frame::LastStored};
+use std::{future::Future, sync::Arc};
 use tokio::sync::TryAcquireError;
 
 /// Appends records. Cheap to clone; all clones are one producer with one order and one connection.
@@ -174,11 +177,46 @@ impl Producer {
             // It was counted where it found the ring full.
             Err(SendError::Submit(SubmitError::RingFull)) => false,
             Err(_) => {
-                self.shared.counters.submitted.add(1);
-                self.shared.counters.dropped.add(1);
+                self.shared.drop_unsubmitted(DropReason::NoRoom, 1);
                 false
             }
         }
+    }
+
+    /// Hands over a record. Waits at most as long as the rule for a lack of room says
+    /// ([`Overload`](crate::Overload)), in the calling thread; never by default. A record that is not handed over is
+    /// counted as dropped, and a record of the log reports it later
+    /// ([`DROPS_EVENT_NAME`](crate::DROPS_EVENT_NAME)).
+    ///
+    /// # Errors
+    /// Why it was not handed over; it is certainly not written.
+    pub fn offer(&self, record: &Record, call: &Call) -> Result<Ticket, SendError> {
+        let mut batch = self.batch();
+        batch.push(record).map_err(|error| overload::refuse(&self.shared, error))?;
+        self.offer_batch(&mut batch, call)
+    }
+
+    /// As [`Self::offer`], of the records in a batch, as one append. The batch is empty then, whatever the result.
+    ///
+    /// # Errors
+    /// As [`Self::offer`].
+    pub fn offer_batch(&self, batch: &mut Batch, call: &Call) -> Result<Ticket, SendError> {
+        overload::offer_batch(&self.shared, batch, call)
+    }
+
+    /// As [`Self::offer_batch`], without a ticket: the cheapest way for a logger. Where it goes to a socket, memory is
+    /// allocated only once for many calls. The records are sent again as any others; an error of theirs is reported by
+    /// the next flush.
+    ///
+    /// # Errors
+    /// As [`Self::offer`].
+    pub fn post_batch(&self, batch: &mut Batch, call: &Call) -> Result<(), SendError> {
+        overload::post_batch(&self.shared, batch, call)
+    }
+
+    /// Counts a record that its caller could not hand over, so that it is reported as any other that is dropped.
+    pub fn count_dropped(&self, reason: DropReason) {
+        self.shared.drop_unsubmitted(reason, 1);
     }
 
     /// An empty batch with this producer's resource and scope, and the limits that the daemon last stated.
@@ -201,10 +239,29 @@ impl Producer {
         self.shared.flush(Some(level)).await
     }
 
+    pub(crate) fn delivery_timeout(&self) -> std::time::Duration {
+        self.shared.options.delivery_timeout
+    }
+
+    /// Ends when the producer's task is gone. Holds no handle.
+    pub(crate) fn ended(&self) -> impl Future<Output = ()> + use<> {
+        self.shared.clone().ended()
+    }
+
     /// The daemon's description of itself and its log at the last greeting; nothing before the first.
     #[must_use]
     pub fn log(&self) -> Option<LogInfo> {
         self.shared.log_info()
+    }
+
+    /// The last record that the log had of this producer before this process sent anything; nothing if it had none. The
+    /// first record of this process has the sequence after it. Nothing for a new id, which no log has.
+    ///
+    /// The record may be lost with the daemon unless its level covers that:
+    /// [`resume`](crate::ProducerBuilder::resume) waits for a level.
+    #[must_use]
+    pub fn last_stored(&self) -> Option<LastStored> {
+        self.shared.last_stored()
     }
 
     /// The producer's id.
@@ -223,6 +280,13 @@ impl Producer {
     #[must_use]
     pub fn has_ring(&self) -> bool {
         self.shared.ring_handle().is_some_and(|ring_handle| !ring_handle.is_forked())
+    }
+
+    /// True if appends go to a ring of shared memory that is stored. There a record may have the level `posted`: it
+    /// outlives this process and the daemon. In another ring it is refused (`level_unreachable`), before it is pushed.
+    #[must_use]
+    pub fn offers_posted(&self) -> bool {
+        self.shared.ring_handle().is_some_and(|ring_handle| ring_handle.offers(AckLevel::Posted))
     }
 
     /// Why there is no ring of shared memory though the address asks for one (`shm://`): appends go over the Unix

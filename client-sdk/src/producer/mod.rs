@@ -6,6 +6,7 @@
 //!     └───────────── tickets, permits ◀──────────────┘
 //! ```
 //! * `shared`: what handles and task share: the inbox, the budget, the counters.
+//! * `overload`: the calls that wait or drop by a rule where there is no room.
 //! * `task`: the shell around [`crate::session`]: reads, writes, timers, connects. It decides nothing.
 //! * Room is bounded by a semaphore of bytes. Its permits travel inside the append until its receipt, so memory stays
 //!   bounded when callers go away.
@@ -13,21 +14,25 @@
 
 mod batch;
 mod builder;
+mod call;
 mod dial;
 mod handle;
 mod options;
+mod overload;
 mod reservation;
 mod ring_task;
 mod serve_ring;
 mod shared;
 mod task;
 mod ticket;
-mod undelivered;
 
 pub use batch::Batch;
 pub use builder::ProducerBuilder;
+pub use call::{Call, Overload};
 pub use handle::Producer;
 pub use reservation::Reservation;
+#[cfg(any(test, feature = "models"))]
+pub(crate) use shared::Shared;
 pub use ticket::Ticket;
-#[cfg(test)]
-pub(crate) use {shared::Shared, undelivered::FlushSender, undelivered::UndeliveredErrors};
+#[cfg(feature = "models")]
+pub(crate) use {ring_task::RingTask, shared::Life};

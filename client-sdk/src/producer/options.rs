@@ -1,5 +1,6 @@
 //! Options of a producer, as its builder leaves them.
 
+use super::call::Overload;
 use crate::Address;
 use clad_proto::{AckLevel, Group, ProducerId};
 use std::time::Duration;
@@ -26,4 +27,5 @@ pub(crate) struct Options {
     pub(crate) delivery_timeout: Duration,
     pub(crate) drop_timeout: Duration,
     pub(crate) drop_when_full: bool,
+    pub(crate) overload: Overload,
 }

@@ -3,20 +3,20 @@
 //! Submits go to the ring in their caller's thread ([`Shared`] decides that, while nothing waits here); what comes to
 //! this task is what must wait, in its order.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{collections::VecDeque, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo, frame::Watermark};
 use tokio::time::Instant;
 
-use super::{
-    shared::{Item, Shared},
-    undelivered::{FlushPruner, FlushSender},
-};
+use super::shared::{Item, Shared};
 use crate::{
     AppendError, ConnectError,
+    lock::lock,
     ring::{Posted, RingHandle},
     session::{Append, Out},
+    sync::Mutex,
     transport::Connection,
+    undelivered::{FlushPruner, FlushSender},
     waiters::Claim,
 };
 
@@ -45,10 +45,12 @@ enum FlushState {
 
 /// The task's state of its ring.
 #[derive(Debug, Default)]
-pub(super) struct RingTask {
-    pub(super) ring_handle: Option<Arc<RingHandle>>,
-    /// In the order of the submits.
-    pub(super) backlog: VecDeque<Item>,
+pub(crate) struct RingTask {
+    pub(crate) ring_handle: Option<Arc<RingHandle>>,
+    /// The memory of that ring, for the next daemon.
+    pub(super) memory: Option<OwnedFd>,
+    /// In the order of the submits. A caller's thread drops what is there for newer records.
+    backlog: Arc<Mutex<VecDeque<Item>>>,
     flushes: VecDeque<Flush>,
     flush_id: u32,
     flush_pruner: FlushPruner,
@@ -59,15 +61,27 @@ pub(super) struct RingTask {
 }
 
 impl RingTask {
-    pub(super) fn is_idle(&self) -> bool {
-        self.backlog.is_empty()
+    pub(crate) fn new(backlog: Arc<Mutex<VecDeque<Item>>>) -> Self {
+        Self { backlog, ..Self::default() }
+    }
+
+    pub(crate) fn is_backlog_empty(&self) -> bool {
+        lock(&self.backlog).is_empty()
+    }
+
+    fn pop_backlog(&self) -> Option<Item> {
+        lock(&self.backlog).pop_front()
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.is_backlog_empty()
             && self.flushes.is_empty()
-            && self.ring_handle.as_ref().is_none_or(|ring_handle| ring_handle.pending() == 0)
+            && self.ring_handle.as_ref().is_none_or(|ring_handle| ring_handle.is_answered_below(u64::MAX))
     }
 
     /// True if the end need not wait for the tickets of what is in the ring.
     pub(super) fn has_abandoned_flush(&self) -> bool {
-        self.flush_abandoned && self.backlog.is_empty() && self.flushes.is_empty()
+        self.flush_abandoned && self.is_backlog_empty() && self.flushes.is_empty()
     }
 
     pub(super) fn lost_connection(&mut self, now: Instant) {
@@ -78,10 +92,10 @@ impl RingTask {
         self.ring_handle.is_some()
     }
 
-    pub(super) fn take_in(&mut self, items: impl Iterator<Item = Item>) {
+    pub(crate) fn take_in(&mut self, items: impl Iterator<Item = Item>) {
         for item in items {
             let is_due = matches!(item, Item::Flush(..)) && self.flush_pruner.is_due();
-            self.backlog.push_back(item);
+            lock(&self.backlog).push_back(item);
             if is_due {
                 self.prune_flushes();
             }
@@ -91,7 +105,7 @@ impl RingTask {
     /// Releases the flushes that have no waiter and that the daemon does not have.
     fn prune_flushes(&mut self) {
         let mut left = 0;
-        self.backlog.retain(|item| {
+        lock(&self.backlog).retain(|item| {
             let Item::Flush(_, sender, _) = item else { return true };
             left += usize::from(!sender.is_closed());
             !sender.is_closed()
@@ -103,16 +117,16 @@ impl RingTask {
     /// Takes what waits here, to continue without a ring.
     pub(super) fn take_backlog(&mut self) -> Vec<Item> {
         let flushes = self.flushes.drain(..).map(|flush| Item::Flush(Some(flush.level), flush.sender, flush.since));
-        flushes.chain(self.backlog.drain(..)).collect()
+        flushes.chain(lock(&self.backlog).drain(..)).collect()
     }
 
     /// Puts into the ring what has room there; then submits go there at once again.
-    pub(super) fn feed(&mut self, shared: &Shared) {
+    pub(crate) fn feed(&mut self, shared: &Shared) {
         let Some(ring_handle) = self.ring_handle.clone() else { return };
         while self.feed_backlog(shared, &ring_handle) {
             // A thread that submits all the time has always put something in meanwhile; the last few go in while the
             // inbox is shut.
-            if let Some(shut) = shared.late(&mut self.backlog) {
+            if let Some(shut) = shared.late() {
                 if self.feed_backlog(shared, &ring_handle) {
                     shut.post_directly(&ring_handle);
                 }
@@ -123,7 +137,7 @@ impl RingTask {
 
     /// Posts what waits; false when something must wait on.
     fn feed_backlog(&mut self, shared: &Shared, ring_handle: &Arc<RingHandle>) -> bool {
-        if self.backlog.is_empty() {
+        if self.is_backlog_empty() {
             return true;
         }
         let all = self.post_backlog(shared, ring_handle);
@@ -134,12 +148,12 @@ impl RingTask {
 
     /// Posts in order, until one finds no room; says whether all did.
     fn post_backlog(&mut self, shared: &Shared, ring_handle: &Arc<RingHandle>) -> bool {
-        while let Some(item) = self.backlog.pop_front() {
+        while let Some(item) = self.pop_backlog() {
             match item {
                 Item::Append(append, claim) => match ring_handle.post(append, claim) {
                     Posted::Done => {}
                     Posted::Wait(append, claim) | Posted::Forked(append, claim) => {
-                        self.backlog.push_front(Item::Append(append, claim));
+                        lock(&self.backlog).push_front(Item::Append(append, claim));
                         return false;
                     }
                 },
@@ -170,7 +184,7 @@ impl RingTask {
             self.expire_flush(shared, flush.sender, timeout);
         }
         while self.front_deadline(timeout).is_some_and(|due| due <= now) {
-            match self.backlog.pop_front() {
+            match self.pop_backlog() {
                 Some(Item::Append(append, claim)) => {
                     let error = self.no_room(timeout);
                     Self::fail_append(shared, &append, claim, error);
@@ -208,7 +222,7 @@ impl RingTask {
 
     /// Time when the oldest item that waits for room is abandoned.
     fn front_deadline(&self, timeout: Duration) -> Option<Instant> {
-        match self.backlog.front()? {
+        match lock(&self.backlog).front()? {
             Item::Append(append, _) => Some(append.submitted + timeout),
             Item::Flush(_, _, since) => self.flush_deadline(*since, timeout),
         }
@@ -243,7 +257,13 @@ impl RingTask {
             flush.state = FlushState::Sent;
             connection.queue(Out::Flush { id: flush.id, level: flush.level })?;
         }
-        let Some(ring_handle) = &self.ring_handle else { return Ok(()) };
+        self.end_flushes(shared);
+        Ok(())
+    }
+
+    /// Ends the flushes that are over.
+    pub(crate) fn end_flushes(&mut self, shared: &Shared) {
+        let Some(ring_handle) = &self.ring_handle else { return };
         ring_handle.pump();
         while let Some(flush) = self.flushes.front()
             && flush.state == FlushState::Answered
@@ -251,15 +271,27 @@ impl RingTask {
         {
             let Some(flush) = self.flushes.pop_front() else { break };
             self.flush_abandoned = false;
-            if let Some(error) = ring_handle.take_undelivered() {
-                shared.undelivered.add(error);
-            }
             shared.undelivered.complete_flush(flush.sender, Ok(()));
         }
         if !self.flushes.is_empty() {
             ring_handle.want();
         }
-        Ok(())
+    }
+
+    /// Before the task waits: has the ring looked after. `closes`: the end waits for what was just found waiting.
+    pub(crate) fn rest(&self, closes: bool) {
+        if let Some(ring_handle) = &self.ring_handle {
+            if closes {
+                ring_handle.want();
+            }
+            ring_handle.start_watch();
+        }
+    }
+
+    /// The daemon of a model answers at once.
+    #[cfg(feature = "models")]
+    pub(crate) fn answer_flushes(&mut self) {
+        self.flushes.iter_mut().for_each(|flush| flush.state = FlushState::Answered);
     }
 
     pub(super) fn flush_answered(&mut self, watermark: &Watermark) {
@@ -301,16 +333,18 @@ impl RingTask {
     /// Abandons the ring. The next flush reports errors that had no listener: also those of appends that have their
     /// receipt as `posted`.
     pub(super) fn close_ring(&mut self, shared: &Shared, error: &AppendError) {
+        self.memory = None;
         let Some(ring_handle) = self.ring_handle.take() else { return };
         ring_handle.end(error);
-        let posted = (!ring_handle.is_drained()).then(|| error.clone());
-        ring_handle.take_undelivered().into_iter().chain(posted).for_each(|error| shared.undelivered.add(error));
+        if !ring_handle.is_drained() {
+            shared.undelivered.add(error.clone());
+        }
         // All that they waited for has its outcome; the next ring counts from the start again.
         self.flushes.iter_mut().for_each(|flush| flush.upto = 0);
     }
 
     /// Everything ends.
-    pub(super) fn end(&mut self, shared: &Shared, error: &AppendError) {
+    pub(crate) fn end(&mut self, shared: &Shared, error: &AppendError) {
         self.close_ring(shared, &error.clone().with_maybe_written(true)); // whatever daemon comes takes it
         for item in self.take_backlog() {
             match item {

@@ -1,7 +1,7 @@
 //! The task of a producer with a ring: it asks for one, serves a connection with it, and resumes it after a restart of
 //! the daemon.
 
-use std::{ops::ControlFlow, sync::Arc, time::Duration};
+use std::{ops::ControlFlow, os::fd::AsFd, sync::Arc, time::Duration};
 
 use clad_proto::frame::Welcome;
 use tokio::time::{Instant, sleep_until};
@@ -25,7 +25,9 @@ impl Task {
     /// is used.
     pub(super) async fn get_ring(&mut self, framed: &mut Framed, welcome: &mut Welcome) -> Result<bool, ConnectError> {
         let Some(ring_task) = &mut self.ring_task else { return Ok(false) };
-        let mut asked = ask(framed, ring_task.ring_handle.as_ref().map(|ring_handle| ring_handle.id)).await?;
+        let known = ring_task.ring_handle.as_ref().zip(ring_task.memory.as_ref());
+        let known = known.map(|(ring_handle, memory)| (ring_handle.id, memory.as_fd()));
+        let mut asked = ask(framed, known).await?;
         if let (Asked::Refused(why), Some(ring_handle)) = (&asked, &ring_task.ring_handle) {
             tracing::warn!(ring = %ring_handle.id, %why, "the ring is gone; what was not answered may be written");
             self.shared.set_ring_handle(None);
@@ -33,17 +35,26 @@ impl Task {
             asked = ask(framed, None).await?;
         }
         match asked {
-            Asked::New { id, ring } => {
+            Asked::New { id, ring, stored, memory } => {
                 let wake = self.shared.wake.clone();
-                let counters = self.shared.counters.clone();
-                let ring_handle = RingHandle::new(id, *ring, welcome.log_id, welcome.highest_ack, counters, wake);
+                let (counters, undelivered) = (self.shared.counters.clone(), self.shared.undelivered.clone());
+                let ring_handle = RingHandle::new(
+                    id,
+                    *ring,
+                    welcome.log_id,
+                    (welcome.highest_ack, stored),
+                    counters,
+                    undelivered,
+                    wake,
+                );
                 ring_task.ring_handle = Some(Arc::new(ring_handle));
+                ring_task.memory = Some(memory);
             }
-            Asked::Known { completion_page } => {
+            Asked::Known { completion_page, waker, stored } => {
                 if let Some(ring_handle) = &ring_task.ring_handle {
                     ring_handle
-                        .attach_completion_page(&completion_page, welcome.highest_ack)
-                        .map_err(|e| framed.protocol(format!("its board: {e}")))?;
+                        .attach_completion_page(&completion_page, waker, (welcome.highest_ack, stored))
+                        .map_err(|e| framed.protocol(format!("its completion page: {e}")))?;
                 }
             }
             Asked::Refused(why) => {
@@ -68,8 +79,8 @@ impl Task {
         let Some(mut ring_task) = self.ring_task.take() else { return };
         for item in ring_task.take_backlog() {
             match item {
-                Item::Append(append, claim) => self.session.submit(append, claim),
-                Item::Flush(level, sender, since) => self.session.flush(level, sender, since),
+                Item::Append(append, claim) => self.session().submit(append, claim),
+                Item::Flush(level, sender, since) => self.session().flush(level, sender, since),
             }
         }
     }
@@ -132,13 +143,8 @@ impl Task {
         if ring_task.ring_handle.as_ref().is_some_and(|ring_handle| ring_handle.is_closed()) {
             return Err(ConnectError::Closed { address: shared.options.address.clone() });
         }
-        if !matches!(life, Life::Open)
-            && let Some(ring_handle) = &ring_task.ring_handle
-        {
-            ring_handle.want(); // the end waits for its tickets
-        }
         let again = ring_task.flush_timer();
-        let room = (!ring_task.backlog.is_empty()).then(|| now + RING_ROOM_POLL_INTERVAL);
+        let room = (!ring_task.is_backlog_empty()).then(|| now + RING_ROOM_POLL_INTERVAL);
         let expiry = ring_task.next_expiry(&shared);
         shared
             .counters
@@ -150,6 +156,9 @@ impl Task {
         };
         if let ControlFlow::Break(end) = self.over(&life, now) {
             return Ok(ControlFlow::Break(end));
+        }
+        if let Some(ring_task) = &self.ring_task {
+            ring_task.rest(!matches!(life, Life::Open));
         }
         Ok(ControlFlow::Continue([linger, again, room, expiry, deadline].into_iter().flatten().min()))
     }

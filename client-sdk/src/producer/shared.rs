@@ -3,83 +3,57 @@
 //! * The inbox fixes the order: an append has its place when it is put in, under the lock, and the task takes items out
 //!   in that order. Nothing waits under the lock; encoding a single record does happen there, so that its buffer is
 //!   used again.
-//! * Every item in the inbox holds permits of the budget, so the inbox needs no bound of its own.
+//! * Every item in the inbox holds permits of the budget, so the inbox needs no bound of its own. Reports of drops hold
+//!   none; there is at most one at a time.
+//! * The session and what waits for room in a ring are the task's. They have locks so that a caller's thread can drop
+//!   what was never sent. Locks are taken in the order session, inbox, backlog.
 //! * Appends go past it, straight into a ring, while nothing waits in it (`direct`).
 //! * Once it has ended nothing goes in, and what was in has been notified.
 //! * A child of `fork` has none of the threads that serve this, and the locks as they were at that moment. Every call
 //!   of a handle checks [`Shared::is_forked`] before it takes a lock.
 
 mod direct;
+mod inbox;
 
-use super::{
-    batch::Batch,
-    options::Options,
-    undelivered::{FlushSender, UndeliveredErrors},
-};
+pub(crate) use inbox::{Item, Life};
+
+use self::inbox::{COPY_PIECE_BYTES, Inbox, Open, copied, take_appends};
+use super::{batch::Batch, options::Options};
 use crate::{
-    AppendError, ConnectError, LogInfo, SubmitError,
+    AppendError, ConnectError, DropReason, LogInfo, SubmitError,
+    backoff::{Backoff, random},
     clock::now,
     lock::lock,
     receipt::TicketSender,
     ring::RingHandle,
-    session::Append,
+    session::{Append, Session},
     stats::{Counters, Stats, Summary},
+    sync::{
+        Mutex, MutexGuard, RwLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    undelivered::{FlushSender, UndeliveredErrors},
     waiters::{Claim, Share, Waiters},
 };
+use bytes::BytesMut;
 use clad_proto::{
-    AckLevel, EncodeError, ErrorInfo, Payload, PayloadBuilder, PayloadView, Record,
-    frame::Welcome,
+    AckLevel, EncodeError, ErrorInfo, Payload, PayloadBuilder, Record, RecordView, first_record,
+    frame::{LastStored, Welcome},
     limits::{DEFAULT_MAX_APPEND_BYTES, DEFAULT_MAX_RECORD_BYTES},
+    max_severity,
 };
 use clad_shm::ForkMark;
-use std::sync::{
-    Arc, Mutex, MutexGuard, RwLock,
-    atomic::{AtomicU64, Ordering},
-};
+use std::collections::VecDeque;
+use std::sync::Arc;
 use tokio::{
     sync::{Notify, OwnedSemaphorePermit, Semaphore, watch},
     time::Instant,
 };
 
+/// A payload that every daemon and every ring takes, whatever its configuration.
+const GUARANTEED_APPEND_BYTES: usize = 960;
 /// Cost of an append in the budget besides its payload: its place in queues, its ticket.
 pub(crate) const APPEND_OVERHEAD: usize = 256;
-
-/// Item that the task takes out of the inbox.
-#[derive(Debug)]
-pub(crate) enum Item {
-    Append(Append, Claim),
-    /// And since when it waits.
-    Flush(Option<AckLevel>, FlushSender, Instant),
-}
-
-/// Phase of the producer's life.
-#[derive(Debug, Clone)]
-pub(crate) enum Life {
-    Open,
-    /// Nothing more is taken; what is there is brought home, until then at most.
-    Closing(Option<Instant>),
-    Ended(AppendError),
-}
-
-#[derive(Debug)]
-struct Inbox {
-    life: Life,
-    items: Vec<Item>,
-    builder: PayloadBuilder,
-    /// Encodes one record where records are grouped.
-    scratch: PayloadBuilder,
-    /// The append that is being grouped in `builder`.
-    open: Option<Open>,
-    limits: (u32, u32),
-}
-
-#[derive(Debug)]
-struct Open {
-    level: Option<AckLevel>,
-    since: Instant,
-    permit: OwnedSemaphorePermit,
-    shares: Vec<Share>,
-}
 
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -87,7 +61,12 @@ pub(crate) struct Shared {
     mark: ForkMark,
     pub(crate) budget: Arc<Semaphore>,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) undelivered: UndeliveredErrors,
+    pub(crate) undelivered: Arc<UndeliveredErrors>,
+    pub(crate) session: Mutex<Session<Claim, FlushSender>>,
+    /// Items that wait for room in the ring, in their order.
+    pub(crate) backlog: Arc<Mutex<VecDeque<Item>>>,
+    /// The one report of drops that may be under way.
+    pub(crate) report_permit: Arc<Semaphore>,
     pub(crate) wake: Arc<Notify>,
     /// The ring that there is now.
     ring_handle: RwLock<Option<Arc<RingHandle>>>,
@@ -102,6 +81,8 @@ pub(crate) struct Shared {
     batches: Mutex<Vec<Batch>>,
     done: watch::Sender<bool>,
     log: Mutex<Option<LogInfo>>,
+    /// The last record that the log had of this producer before this process sent anything.
+    last_stored: Mutex<Option<LastStored>>,
     inbox: Mutex<Inbox>,
 }
 
@@ -110,17 +91,30 @@ impl Shared {
         let limits = (DEFAULT_MAX_APPEND_BYTES, DEFAULT_MAX_RECORD_BYTES);
         let builder = || PayloadBuilder::with_limits(&options.group, limits.0, limits.1).map_err(ConnectError::Group);
         let (builder, scratch) = (builder()?, builder()?);
-        let inbox = Inbox { life: Life::Open, items: Vec::new(), builder, scratch, open: None, limits };
+        let inbox = Inbox {
+            life: Life::Open,
+            items: VecDeque::new(),
+            builder,
+            scratch,
+            piece: BytesMut::new(),
+            open: None,
+            limits,
+            max_group_bytes: GUARANTEED_APPEND_BYTES,
+        };
         let mark = ForkMark::new().map_err(|error| ConnectError::Io {
             address: options.address.clone(),
             error: Arc::new(std::io::Error::other(error)),
         })?;
+        let backoff = Backoff::new(options.backoff.0, options.backoff.1, u64::from_le_bytes(random()));
         Ok(Self {
             mark,
+            session: Mutex::new(Session::new(options.max_in_flight, options.delivery_timeout, backoff)),
+            backlog: Arc::default(),
+            report_permit: Arc::new(Semaphore::new(1)),
             budget: Arc::new(Semaphore::new(options.max_buffered_bytes)),
             options,
             counters: Arc::default(),
-            undelivered: UndeliveredErrors::default(),
+            undelivered: Arc::default(),
             wake: Arc::default(),
             ring_handle: RwLock::default(),
             direct: AtomicU64::new(0),
@@ -129,6 +123,7 @@ impl Shared {
             batches: Mutex::default(),
             done: watch::Sender::new(false),
             log: Mutex::new(None),
+            last_stored: Mutex::new(None),
             inbox: Mutex::new(inbox),
         })
     }
@@ -197,7 +192,8 @@ impl Shared {
             inbox.scratch.push(record).map_err(bad)?;
             let payload = inbox.scratch.finish();
             self.fit(&mut permit, payload.bytes.len())?;
-            self.group(&mut inbox, &payload, level, permit, ticket)
+            let record = first_record(&payload.bytes).ok_or(SubmitError::Empty)?;
+            self.group(&mut inbox, payload.bytes.len(), record, level, permit, ticket)
         } else {
             inbox.builder.push(record).map_err(bad)?;
             let payload = inbox.builder.finish();
@@ -220,21 +216,86 @@ impl Shared {
         self.put(&mut inbox, payload, level, permit, waiters)
     }
 
-    /// Adds one encoded record to the append that is being grouped.
-    fn group(
+    /// As [`Self::submit_payload`], of a payload that is copied.
+    pub(crate) fn submit_encoded(
         &self,
-        inbox: &mut Inbox,
-        payload: &Payload,
+        payload: &PayloadBuilder,
         level: Option<AckLevel>,
         permit: OwnedSemaphorePermit,
         ticket: Option<TicketSender>,
     ) -> Result<(), SubmitError> {
-        let full = inbox.builder.len() + payload.bytes.len() > self.options.max_bytes;
+        let (bytes, count) = (payload.as_bytes(), payload.count());
+        let mut inbox = self.open_inbox()?;
+        if self.options.max_records > 1 && count == 1 {
+            let record = first_record(bytes).ok_or(SubmitError::Empty)?;
+            return self.group(&mut inbox, bytes.len(), record, level, permit, ticket);
+        }
+        self.close_group(&mut inbox);
+        let payload = Payload { bytes: copied(&mut inbox.piece, bytes), count };
+        self.put(&mut inbox, payload, level, permit, ticket.map_or(Waiters::Nobody, Waiters::Whole))
+    }
+
+    /// Counts records that were never handed over as dropped.
+    pub(crate) fn drop_unsubmitted(&self, reason: DropReason, records: u64) {
+        if !self.is_forked() {
+            self.counters.submitted.add(records);
+            self.add_drops(reason, records);
+        }
+    }
+
+    /// Counts records as dropped; the task reports them.
+    pub(crate) fn add_drops(&self, reason: DropReason, records: u64) {
+        if self.counters.drops.add(reason, records) {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Takes out appends that the session does not have yet, oldest first, until they hold `bytes` or more; where a
+    /// severity is given, only those below it. `before` sees them before a flush behind them can be taken out.
+    pub(crate) fn drop_items(
+        &self,
+        bytes: usize,
+        below: Option<i32>,
+        before: impl Fn(&[(u32, Claim)]),
+    ) -> Vec<(u32, Claim)> {
+        let mut dropped = {
+            let mut backlog = lock(&self.backlog);
+            let dropped = take_appends(&mut backlog, bytes, below);
+            before(&dropped);
+            dropped
+        };
+        let freed = |dropped: &[(u32, Claim)]| dropped.iter().map(|(_, claim)| claim.permit.num_permits()).sum();
+        let mut missing = bytes.saturating_sub(freed(&dropped));
+        let mut inbox = lock(&self.inbox);
+        for _ in 0..2 {
+            if missing > 0 {
+                let more = take_appends(&mut inbox.items, missing, below);
+                before(&more);
+                missing = missing.saturating_sub(freed(&more));
+                dropped.extend(more);
+            }
+            if missing > 0 && self.direct().is_none() {
+                self.close_group(&mut inbox); // the newest of those that wait
+            }
+        }
+        dropped
+    }
+
+    /// Adds one encoded record to the append that is being grouped.
+    fn group(
+        &self,
+        inbox: &mut Inbox,
+        len: usize,
+        record: RecordView<'_>,
+        level: Option<AckLevel>,
+        permit: OwnedSemaphorePermit,
+        ticket: Option<TicketSender>,
+    ) -> Result<(), SubmitError> {
+        let full = inbox.builder.len() + len > self.options.max_bytes.min(inbox.max_group_bytes);
         if inbox.open.as_ref().is_some_and(|open| open.level != level || full) {
             self.close_group(inbox);
         }
-        let view = PayloadView::parse(&payload.bytes, payload.count).ok();
-        let Some(record) = view.and_then(|view| view.records().next()) else { return Err(SubmitError::Empty) };
+        inbox.builder.reserve(len, COPY_PIECE_BYTES);
         if let Err(EncodeError::AppendFull { .. }) = inbox.builder.push_view(record) {
             self.close_group(inbox);
             inbox.builder.push_view(record).map_err(|error| SubmitError::Record { index: 0, error })?;
@@ -274,14 +335,21 @@ impl Shared {
         waiters: Waiters,
     ) -> Result<(), SubmitError> {
         let (append, claim) = self.append_of(payload, level, permit, waiters);
-        let (append, claim) = match self.direct() {
+        let is_shared = claim.is_shared();
+        let left = match self.direct() {
             Some(ring_handle) => match self.try_post(&ring_handle, append, claim)? {
-                Some(left) => left,
-                None => return Ok(()),
+                // Who has polled a ticket while its group was open looks no more.
+                None if is_shared => {
+                    ring_handle.want_for_waiting();
+                    None
+                }
+                left => left,
             },
-            None => (append, claim),
+            None => Some((append, claim)),
         };
-        self.queue(inbox, append, claim);
+        if let Some((append, claim)) = left {
+            self.queue(inbox, append, claim);
+        }
         Ok(())
     }
 
@@ -293,8 +361,8 @@ impl Shared {
         waiters: Waiters,
     ) -> (Append, Claim) {
         self.counters.submitted.add(payload.count.into());
-        let append =
-            Append { crc: payload.checksum(), count: payload.count, payload: payload.bytes, level, submitted: now() };
+        let (crc, severity) = (payload.checksum(), max_severity(&payload.bytes, payload.count));
+        let append = Append { crc, count: payload.count, payload: payload.bytes, level, severity, submitted: now() };
         (append, Claim { waiters, permit })
     }
 
@@ -326,7 +394,7 @@ impl Shared {
     }
 
     fn enqueue(&self, inbox: &mut Inbox, item: Item) {
-        inbox.items.push(item);
+        inbox.items.push_back(item);
         if inbox.items.len() == 1 {
             self.wake.notify_one(); // else the task was woken already and has not come yet
         }
@@ -343,7 +411,7 @@ impl Shared {
     }
 
     /// Takes everything out, in order, and says when what is still being grouped is due.
-    pub(crate) fn drain(&self, now: Instant, into: &mut Vec<Item>) -> Option<Instant> {
+    pub(crate) fn drain(&self, now: Instant, into: &mut VecDeque<Item>) -> Option<Instant> {
         let mut inbox = lock(&self.inbox);
         let due = inbox.open.as_ref().map(|open| open.since + self.options.linger);
         let closing = !matches!(inbox.life, Life::Open);
@@ -401,7 +469,7 @@ impl Shared {
     }
 
     /// The task is about to go: from here on nothing goes in. Gives what was still in.
-    pub(crate) fn end(&self, error: AppendError) -> Vec<Item> {
+    pub(crate) fn end(&self, error: AppendError) -> VecDeque<Item> {
         let mut inbox = lock(&self.inbox);
         self.close_group(&mut inbox);
         if !matches!(inbox.life, Life::Ended(_)) {
@@ -409,6 +477,33 @@ impl Shared {
         }
         self.budget.close();
         std::mem::take(&mut inbox.items)
+    }
+
+    /// True if nothing more is taken.
+    pub(crate) fn has_ended(&self) -> bool {
+        !matches!(lock(&self.inbox).life, Life::Open)
+    }
+
+    /// A report of the drops so far, if there are any, and if none is under way.
+    pub(crate) fn drop_report(&self) -> Option<(Append, Claim)> {
+        let drops = &self.counters.drops;
+        let permit = self.report_permit.clone().try_acquire_owned().ok().filter(|_| drops.has_unreported())?;
+        let mut builder = self.new_builder();
+        let report = drops.take_unreported();
+        // A group that leaves no room for so little leaves none for any record.
+        if builder.push(&report.record()).is_err() {
+            drops.report_failed(&report, true);
+            return None;
+        }
+        // It is to arrive, also where nothing else has to.
+        let level = self.options.level.map(|level| level.max(AckLevel::Received));
+        Some(self.append_of(builder.finish(), level, permit, Waiters::Report(report, self.counters.clone())))
+    }
+
+    /// Waits until the task is gone.
+    pub(crate) async fn ended(self: Arc<Self>) {
+        // The sender lives in `self`, so waiting cannot fail.
+        let _ = self.done.subscribe().wait_for(|done| *done).await;
     }
 
     pub(crate) fn gone(&self) {
@@ -433,8 +528,12 @@ impl Shared {
     /// Takes note of what the daemon says about itself.
     pub(crate) fn greeted(&self, welcome: &Welcome) {
         *lock(&self.log) = Some(welcome.into());
+        if self.stats().sent == 0 {
+            *lock(&self.last_stored) = welcome.last;
+        }
         let limits = (welcome.max_append_bytes, welcome.max_record_bytes);
         let mut inbox = lock(&self.inbox);
+        inbox.max_group_bytes = usize::MAX; // the builder has the limit
         if inbox.limits != limits {
             self.close_group(&mut inbox);
             inbox.limits = limits;
@@ -449,6 +548,10 @@ impl Shared {
 
     pub(crate) fn log_info(&self) -> Option<LogInfo> {
         if self.is_forked() { None } else { lock(&self.log).clone() }
+    }
+
+    pub(crate) fn last_stored(&self) -> Option<LastStored> {
+        if self.is_forked() { None } else { *lock(&self.last_stored) }
     }
 
     pub(crate) fn stats(&self) -> Stats {

@@ -9,24 +9,28 @@ use super::{
     dial::greeting,
     ring_task::RingTask,
     shared::{Item, Life, Shared},
-    undelivered::{FlushPruner, FlushSender},
 };
 use crate::{
-    Address, AppendError, ConnectError,
+    Address, AppendError, ConnectError, DropReason,
     backoff::{Backoff, random},
     clock::now,
+    lock::lock,
     session::{Out, Outcome, Session},
+    sync::MutexGuard,
     transport::{Answer, Connection, Framed},
+    undelivered::{FlushPruner, FlushSender},
     waiters::Claim,
 };
-use clad_proto::frame::Welcome;
-use std::{ops::ControlFlow, sync::Arc, time::Duration};
+use clad_proto::{AckLevel, ErrorCode, ErrorInfo, frame::Welcome};
+use std::{collections::VecDeque, ops::ControlFlow, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep_until};
 
 /// A daemon with a pending answer that is silent for so long is asked for a sign of life.
 const PING_AFTER: Duration = Duration::from_secs(15);
 /// The longest time for that. Long: a daemon under a slow disk stops reading.
 const PONG_WITHIN: Duration = Duration::from_secs(60);
+/// Time between two reports of drops: their records are to be few.
+const REPORT_INTERVAL_MIN: Duration = Duration::from_secs(1);
 
 /// Why the task ends.
 pub(super) type End = AppendError;
@@ -41,6 +45,9 @@ impl Drop for Gone {
         }
         // Tickets and flushes that are still in are notified by their drop.
         drop(self.0.end(AppendError::Closed { maybe_written: true }));
+        let backlog = std::mem::take(&mut *lock(&self.0.backlog));
+        let session = lock(&self.0.session).abandon();
+        drop((backlog, session));
         self.0.gone();
     }
 }
@@ -48,7 +55,6 @@ impl Drop for Gone {
 pub(super) struct Task {
     pub(super) shared: Arc<Shared>,
     _gone: Gone,
-    pub(super) session: Session<Claim, FlushSender>,
     /// With a ring, or before it is known whether there is one.
     pub(super) ring_task: Option<RingTask>,
     connection: Option<Connection>,
@@ -56,9 +62,14 @@ pub(super) struct Task {
     backoff: Backoff,
     retry_at: Option<Instant>,
     dialled: bool,
-    items: Vec<Item>,
+    items: VecDeque<Item>,
+    outcomes: Vec<Outcome<Claim, FlushSender>>,
+    /// The last report of drops is under way.
+    last_report: bool,
+    /// No report before that, unless it is the last word.
+    next_report: Instant,
     pub(super) answers: Vec<Answer>,
-    /// When what is being grouped is due.
+    /// When what is being grouped is due, or a report of drops.
     pub(super) linger: Option<Instant>,
     /// The trouble of the session that was reported last.
     trouble: Option<(Instant, String)>,
@@ -69,16 +80,17 @@ pub(super) struct Task {
 impl Task {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
         let options = &shared.options;
-        let backoff = || Backoff::new(options.backoff.0, options.backoff.1, u64::from_le_bytes(random()));
         Self {
-            session: Session::new(options.max_in_flight, options.delivery_timeout, backoff()),
-            backoff: backoff(),
+            backoff: Backoff::new(options.backoff.0, options.backoff.1, u64::from_le_bytes(random())),
             flush_pruner: FlushPruner::default(),
-            ring_task: matches!(options.address, Address::Shm(_)).then(RingTask::default),
+            ring_task: matches!(options.address, Address::Shm(_)).then(|| RingTask::new(shared.backlog.clone())),
             connection: None,
             retry_at: None,
             dialled: false,
-            items: Vec::new(),
+            items: VecDeque::new(),
+            outcomes: Vec::new(),
+            last_report: false,
+            next_report: now(),
             answers: Vec::new(),
             linger: None,
             trouble: None,
@@ -127,7 +139,7 @@ impl Task {
             Connection::Grpc(_) => false,
         };
         if !has_ring {
-            self.session.connected(&welcome).map_err(|shared| ConnectError::ProducerShared {
+            self.session().connected(&welcome).map_err(|shared| ConnectError::ProducerShared {
                 address: options.address.clone(),
                 producer: options.producer_id,
                 stored: shared.0,
@@ -139,6 +151,29 @@ impl Task {
         tracing::debug!(address = %options.address, log = %welcome.log_id, epoch = welcome.epoch, "connected");
         self.connection = Some(connection);
         Ok(())
+    }
+
+    /// Connects until the last record that the log has of this producer has reached a level, and keeps that connection.
+    pub(super) async fn connect_at(&mut self, level: AckLevel) -> Result<(), ConnectError> {
+        let (start, shared) = (now(), self.shared.clone());
+        let (address, timeout) = (&shared.options.address, shared.options.delivery_timeout);
+        loop {
+            self.connect_once().await?;
+            if shared.log_info().is_some_and(|log| log.highest_ack < level) {
+                let text = format!("this log does not offer the level {}", level.name());
+                let error = Box::new(ErrorInfo::new(ErrorCode::LevelUnreachable, text));
+                return Err(ConnectError::Refused { address: address.clone(), error });
+            }
+            if shared.last_stored().is_none_or(|last| last.level >= level) {
+                return Ok(());
+            }
+            if start.elapsed() >= timeout {
+                return Err(ConnectError::Timeout { address: address.clone(), timeout });
+            }
+            self.connection = None;
+            self.lost_connection(&ConnectError::Closed { address: address.clone() });
+            sleep_until(self.retry_at.unwrap_or(start)).await;
+        }
     }
 
     /// Waits until there is something to do, and connects, again and again.
@@ -182,15 +217,20 @@ impl Task {
         }
     }
 
+    pub(super) fn session(&self) -> MutexGuard<'_, Session<Claim, FlushSender>> {
+        lock(&self.shared.session)
+    }
+
     /// True if nothing waits.
     pub(super) fn is_idle(&self) -> bool {
-        self.session.is_idle() && self.ring_task.as_ref().is_none_or(RingTask::is_idle)
+        let is_idle = self.session().is_idle();
+        is_idle && self.ring_task.as_ref().is_none_or(RingTask::is_idle)
     }
 
     pub(super) fn lost_connection(&mut self, error: &ConnectError) {
-        let now = now();
-        tracing::debug!(address = %self.shared.options.address, %error, pending = self.session.pending(), "no connection");
-        self.session.disconnected(now, &error.to_string());
+        let (now, pending) = (now(), self.session().pending());
+        tracing::debug!(address = %self.shared.options.address, %error, pending, "no connection");
+        self.session().disconnected(now, &error.to_string());
         if let Some(ring_task) = &mut self.ring_task {
             ring_task.lost_connection(now);
             self.shared.waits_because(Some(error.to_string()));
@@ -213,7 +253,7 @@ impl Task {
                 }
                 Ok(ControlFlow::Break(end)) => {
                     // The daemon may forget a producer that says good-bye: not one that may come back for answers.
-                    let done = self.session.is_idle() && !self.shared.options.comes_back;
+                    let done = self.session().is_idle() && !self.shared.options.comes_back;
                     connection.end(done).await;
                     return ControlFlow::Break(end);
                 }
@@ -224,7 +264,7 @@ impl Task {
             let _ = self.process_answers(now);
             self.answers.clear();
             match error.of_an_append() {
-                Some(refusal) => self.session.ended_by_append(refusal),
+                Some(refusal) => self.session().ended_by_append(refusal),
                 None if error.is_final() => return ControlFlow::Break(failed(error)),
                 None => {}
             }
@@ -243,7 +283,8 @@ impl Task {
             return Ok(ControlFlow::Break(end));
         }
         while connection.has_room() {
-            let Some(out) = self.session.next_out(now) else { break };
+            let out = self.session().next_out(now);
+            let Some(out) = out else { break };
             if let Out::Append { head, again, .. } = &out {
                 let counters = &self.shared.counters;
                 (if *again { &counters.resent } else { &counters.sent }).add(head.count.into());
@@ -264,16 +305,16 @@ impl Task {
         for answer in self.answers.drain(..) {
             match answer {
                 Answer::Accepted(answer) => {
-                    self.session.accepted(&answer, now).map_err(|what| ConnectError::Protocol {
+                    lock(&self.shared.session).accepted(&answer, now).map_err(|what| ConnectError::Protocol {
                         address: self.shared.options.address.clone(),
                         what: what.to_owned(),
                     })?;
                     self.backoff.reset();
                     self.retry_at = None;
                 }
-                Answer::Watermark(watermark) => self.session.watermark(&watermark, now),
-                Answer::Refused(answer) => self.session.refused(answer, now),
-                Answer::FlushRefused { id, error } => self.session.flush_refused(id, error, now),
+                Answer::Watermark(watermark) => lock(&self.shared.session).watermark(&watermark, now),
+                Answer::Refused(answer) => lock(&self.shared.session).refused(answer, now),
+                Answer::FlushRefused { id, error } => lock(&self.shared.session).flush_refused(id, error, now),
                 Answer::Pong => {}
             }
         }
@@ -284,27 +325,54 @@ impl Task {
     pub(super) fn take_in(&mut self, now: Instant) -> ControlFlow<End> {
         // Looked at first: once it is closing, nothing comes in after what is taken out now.
         let life = self.shared.life();
-        self.linger = self.shared.drain(now, &mut self.items);
+        // Who makes room looks under this lock, and finds each item here or there.
+        let shared = self.shared.clone();
+        let mut session = lock(&shared.session);
+        self.linger = shared.drain(now, &mut self.items);
+        self.report_drops(&life, now);
         match &mut self.ring_task {
             Some(ring_task) => ring_task.take_in(self.items.drain(..)),
             None => {
                 for item in self.items.drain(..) {
                     match item {
-                        Item::Append(append, claim) => self.session.submit(append, claim),
+                        Item::Append(append, claim) => session.submit(append, claim),
                         Item::Flush(level, sender, since) => {
-                            self.session.flush(level, sender, since);
+                            session.flush(level, sender, since);
                             if self.flush_pruner.is_due() {
-                                self.flush_pruner.reset(self.session.prune_flushes(FlushSender::is_closed));
+                                self.flush_pruner.reset(session.prune_flushes(FlushSender::is_closed));
                             }
                         }
                     }
                 }
             }
         }
+        drop(session);
         self.tick_ring(now);
-        self.session.tick(now);
+        self.session().tick(now);
         self.deliver();
         self.over(&life, now)
+    }
+
+    /// Adds a report of drops to what was taken in, where one is due: before a flush, at the end, and once half of the
+    /// room is free, a second after the last one.
+    fn report_drops(&mut self, life: &Life, now: Instant) {
+        if self.last_report || !self.shared.counters.drops.has_unreported() {
+            return;
+        }
+        let flush = self.items.iter().position(|item| matches!(item, Item::Flush(..)));
+        let has_room = self.shared.budget.available_permits() >= self.shared.options.max_buffered_bytes / 2;
+        let is_closing = !matches!(life, Life::Open);
+        let is_last_word = flush.is_some() || is_closing;
+        if !is_last_word && has_room && self.next_report > now {
+            self.linger = self.linger.into_iter().chain([self.next_report]).min();
+            return;
+        }
+        if (is_last_word || has_room)
+            && let Some((append, claim)) = self.shared.drop_report()
+        {
+            (self.last_report, self.next_report) = (is_closing, now + REPORT_INTERVAL_MIN);
+            self.items.insert(flush.unwrap_or(self.items.len()), Item::Append(append, claim));
+        }
     }
 
     pub(super) fn over(&self, life: &Life, now: Instant) -> ControlFlow<End> {
@@ -312,7 +380,7 @@ impl Task {
             Life::Closing(_) if self.is_idle() => {}
             // Its last flush was not answered: nor will they be whose tickets wait for what lies in the ring.
             Life::Closing(_)
-                if self.session.is_idle() && self.ring_task.as_ref().is_some_and(RingTask::has_abandoned_flush) => {}
+                if self.session().is_idle() && self.ring_task.as_ref().is_some_and(RingTask::has_abandoned_flush) => {}
             Life::Closing(Some(deadline)) if *deadline <= now => {}
             _ => return ControlFlow::Continue(()),
         }
@@ -321,20 +389,24 @@ impl Task {
 
     /// Notifies the waiters.
     fn deliver(&mut self) {
-        if self.session.trouble() != self.trouble.as_ref() {
-            self.trouble = self.session.trouble().cloned();
+        let trouble = {
+            let mut session = lock(&self.shared.session);
+            std::mem::swap(&mut self.outcomes, &mut session.outcomes);
+            (session.trouble() != self.trouble.as_ref()).then(|| session.trouble().cloned())
+        };
+        if let Some(trouble) = trouble {
+            self.trouble = trouble;
             self.shared.waits_because(self.trouble.as_ref().map(|(_, why)| why.clone()));
         }
         let counters = &self.shared.counters;
-        for outcome in self.session.outcomes.drain(..) {
+        for outcome in self.outcomes.drain(..) {
             match outcome {
                 Outcome::Append { waiter, count, silent, result } => {
-                    let counter = match (&result, silent) {
-                        (Ok(_), _) => &counters.acked,
-                        (Err(_), true) => &counters.dropped,
-                        (Err(_), false) => &counters.failed,
-                    };
-                    counter.add(count.into());
+                    match (&result, silent) {
+                        (Ok(_), _) => counters.acked.add(count.into()),
+                        (Err(_), true) => self.shared.add_drops(DropReason::Undelivered, count.into()),
+                        (Err(_), false) => counters.failed.add(count.into()),
+                    }
                     if !waiter.resolve(&result)
                         && let Err(error) = result
                     {
@@ -345,7 +417,7 @@ impl Task {
             }
         }
         if self.ring_task.is_none() {
-            counters.pending_appends.set(self.session.pending() as u64);
+            counters.pending_appends.set(lock(&self.shared.session).pending() as u64);
         }
     }
 
@@ -354,16 +426,16 @@ impl Task {
             Life::Closing(deadline) => deadline,
             _ => None,
         };
-        [self.session.next_timer(), self.linger, deadline, other].into_iter().flatten().min()
+        [self.session().next_timer(), self.linger, deadline, other].into_iter().flatten().min()
     }
 
     fn ping_timer(&self) -> Option<Instant> {
         let due = self.pinged_at.map_or(self.last_answer_at + PING_AFTER, |at| at + PONG_WITHIN);
-        self.session.awaits_answers().then_some(due)
+        self.session().awaits_answers().then_some(due)
     }
 
     fn check_pulse(&mut self, connection: &mut Connection, now: Instant) -> Result<(), ConnectError> {
-        if !self.session.awaits_answers() {
+        if !self.session().awaits_answers() {
             // Nothing is pending; the silence begins when something is.
             (self.last_answer_at, self.pinged_at) = (now, None);
         } else if self.ping_timer().is_some_and(|due| due <= now) {
@@ -387,11 +459,11 @@ impl Task {
         }
         for item in late {
             match item {
-                Item::Append(append, claim) => self.session.submit(append, claim),
-                Item::Flush(level, sender, since) => self.session.flush(level, sender, since),
+                Item::Append(append, claim) => self.session().submit(append, claim),
+                Item::Flush(level, sender, since) => self.session().flush(level, sender, since),
             }
         }
-        self.session.fail_all(end);
+        self.session().fail_all(end);
         self.deliver();
     }
 }

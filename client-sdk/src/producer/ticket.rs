@@ -28,7 +28,7 @@ const RING_WAIT_SLICE: Duration = Duration::from_millis(10);
 /// [`flush`](crate::Producer::flush) or [`close`](crate::Producer::close) reports it. A ticket may be polled in a
 /// `select!` and awaited again.
 #[derive(Debug)]
-#[must_use = "the ticket tells whether the records have reached their level"]
+#[must_use = "the ticket resolves to whether the records have reached their level"]
 pub struct Ticket(Way);
 
 /// The way of the outcome.
@@ -39,15 +39,54 @@ enum Way {
     /// It is in the ring.
     Ring(RingTicket),
     /// It is there.
-    Known(Result<Receipt, AppendError>),
+    Known(Receipt),
+    Failed(Failed),
     /// It was given.
     Over,
 }
 
+/// An error that is there. If it is dropped before it was given, the next flush reports it.
+#[derive(Debug)]
+struct Failed(Option<AppendError>, Arc<RingHandle>);
+
+impl Failed {
+    fn take(&mut self) -> AppendError {
+        self.0.take().unwrap_or(AppendError::Forgotten)
+    }
+}
+
+impl Drop for Failed {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(|error| self.1.has_undelivered(error));
+    }
+}
+
 impl Ticket {
+    pub(crate) fn failed(error: AppendError, ring_handle: &Arc<RingHandle>) -> Self {
+        Self(Way::Failed(Failed(Some(error), ring_handle.clone())))
+    }
+
     pub(crate) fn new(shared: &Arc<Shared>) -> (TicketSender, Self) {
         let (sender, answer) = oneshot::channel();
         (sender, Self(Way::Channel(answer, shared.clone())))
+    }
+
+    /// Takes the outcome, if it is there; `None` while it is not. It wakes nobody and waits for nothing.
+    ///
+    /// # Panics
+    /// Once the outcome was taken.
+    pub fn try_wait(&mut self) -> Option<Result<Receipt, AppendError>> {
+        let outcome = match &mut self.0 {
+            Way::Channel(answer, shared) => look_for_task(answer, shared),
+            Way::Ring(ticket) => ticket.look(),
+            Way::Known(receipt) => Some(Ok(*receipt)),
+            Way::Failed(failed) => Some(Err(failed.take())),
+            Way::Over => panic!("{OVER}"),
+        };
+        if outcome.is_some() {
+            self.0 = Way::Over;
+        }
+        outcome
     }
 
     /// Waits in the calling thread. With a ring it polls the ring's completion page for `spin` without sleeping, then
@@ -63,7 +102,8 @@ impl Ticket {
         match self.0 {
             Way::Channel(answer, shared) => wait_for_task(answer, &shared, spin),
             Way::Ring(ticket) => ticket.wait(spin, RING_WAIT_SLICE),
-            Way::Known(outcome) => outcome,
+            Way::Known(receipt) => Ok(receipt),
+            Way::Failed(mut failed) => Err(failed.take()),
             Way::Over => panic!("{OVER}"),
         }
     }
@@ -71,13 +111,7 @@ impl Ticket {
 
 impl From<Receipt> for Ticket {
     fn from(receipt: Receipt) -> Self {
-        Self(Way::Known(Ok(receipt)))
-    }
-}
-
-impl From<AppendError> for Ticket {
-    fn from(error: AppendError) -> Self {
-        Self(Way::Known(Err(error)))
+        Self(Way::Known(receipt))
     }
 }
 
@@ -89,31 +123,44 @@ impl From<RingTicket> for Ticket {
 
 const OVER: &str = "a ticket gives its outcome once";
 
+fn look_for_task(
+    answer: &mut oneshot::Receiver<Result<Receipt, AppendError>>,
+    shared: &Shared,
+) -> Option<Result<Receipt, AppendError>> {
+    // An earlier look at the completion page has notified others, too.
+    let mut outcome = answer.try_recv();
+    if outcome.is_err() && shared.is_forked() {
+        return Some(Err(AppendError::Forked));
+    }
+    if let (Err(_), Some(ring_handle)) = (&outcome, ring_of(shared)) {
+        ring_handle.pump();
+        outcome = answer.try_recv();
+    }
+    match outcome {
+        Ok(outcome) => Some(outcome),
+        Err(oneshot::error::TryRecvError::Closed) => Some(gone()),
+        Err(oneshot::error::TryRecvError::Empty) => None,
+    }
+}
+
 fn wait_for_task(
     mut answer: oneshot::Receiver<Result<Receipt, AppendError>>,
     shared: &Shared,
     spin: Duration,
 ) -> Result<Receipt, AppendError> {
-    // An earlier look at the completion page has notified others, too.
-    if let Ok(answer) = answer.try_recv() {
-        return answer;
-    }
-    if shared.is_forked() {
-        return Err(AppendError::Forked);
-    }
     let start = std::time::Instant::now();
-    while let Some(ring_handle) = ring_of(shared) {
-        let seen = ring_handle.watermarks();
-        ring_handle.pump();
-        match answer.try_recv() {
-            Ok(answer) => return answer,
-            Err(oneshot::error::TryRecvError::Closed) => return gone(),
-            Err(oneshot::error::TryRecvError::Empty) if start.elapsed() < spin => std::thread::yield_now(),
+    loop {
+        let seen = ring_of(shared).map(|ring_handle| (ring_handle.watermarks(), ring_handle));
+        if let Some(outcome) = look_for_task(&mut answer, shared) {
+            return outcome;
+        }
+        match seen {
+            None => return answer.blocking_recv().unwrap_or_else(|_| gone()),
+            Some(_) if start.elapsed() < spin => std::thread::yield_now(),
             // It may queue for room, or the ring end: then the completion page does not show it.
-            Err(oneshot::error::TryRecvError::Empty) => ring_handle.wait_change(seen, RING_WAIT_SLICE),
+            Some((seen, ring_handle)) => ring_handle.wait_change(seen, RING_WAIT_SLICE),
         }
     }
-    answer.blocking_recv().unwrap_or_else(|_| gone())
 }
 
 /// If there may be a ring, the waiter polls its completion page itself.
@@ -143,10 +190,8 @@ impl Future for Ticket {
                 polled.map(|answer| answer.unwrap_or_else(|_| gone()))
             }
             Way::Ring(ticket) => ticket.poll(cx),
-            Way::Known(_) => match std::mem::replace(&mut self.0, Way::Over) {
-                Way::Known(outcome) => Poll::Ready(outcome),
-                _ => unreachable!("it was just looked at"),
-            },
+            Way::Known(receipt) => Poll::Ready(Ok(*receipt)),
+            Way::Failed(failed) => Poll::Ready(Err(failed.take())),
             Way::Over => panic!("{OVER}"),
         };
         if polled.is_ready() {

@@ -3,19 +3,20 @@
 use super::{
     handle::Reader,
     plan::{Plan, Start},
+    sieve::Sieve,
 };
 use crate::{Address, ReadError, clock::bounded};
-use clad_proto::AckLevel;
-use std::{num::NonZeroU64, time::Duration};
+use clad_proto::{AckLevel, filter::Filter};
+use std::{num::NonZeroU64, sync::Arc, time::Duration};
 
 /// Makes a [`Reader`]. [`open`](Self::open) ends it.
 #[derive(Debug, Clone)]
 #[must_use = "open() makes the reader"]
-pub struct ReaderBuilder(Plan);
+pub struct ReaderBuilder(Plan, Option<Filter>);
 
 impl ReaderBuilder {
     pub(crate) fn new(address: Address) -> Self {
-        Self(Plan {
+        let plan = Plan {
             address,
             name: "clad-client reader".to_owned(),
             start: Start::Oldest,
@@ -24,10 +25,12 @@ impl ReaderBuilder {
             limit: None,
             since: None,
             until: None,
+            sieve: None,
             backoff: (Duration::from_millis(10), Duration::from_secs(2)),
             connect_timeout: Duration::from_secs(5),
             reconnect_timeout: Duration::from_secs(300),
-        })
+        };
+        Self(plan, None)
     }
 
     /// The name by which a person finds this client in the daemon's own messages; at most 128 bytes.
@@ -74,6 +77,15 @@ impl ReaderBuilder {
         self
     }
 
+    /// Give only records that match. The daemon leaves out appends without any, so little is sent where little matches;
+    /// one that does not know filters, or not this one, sends all, and this client drops it. What is given is the same.
+    ///
+    /// The limit counts records that match. [`Start::Tail`] counts all. Default: every record.
+    pub fn filter(mut self, filter: Filter) -> Self {
+        self.1 = Some(filter);
+        self
+    }
+
     /// Waits between tries to connect again while following: doubling from `first` to `max`, jittered. Default: 10 ms
     /// to 2 s.
     pub const fn backoff(mut self, first: Duration, max: Duration) -> Self {
@@ -96,13 +108,14 @@ impl ReaderBuilder {
     /// Connects and starts to read.
     ///
     /// # Errors
-    /// When there is no daemon, or it does not let this client read. A cursor that is not of its log is reported here
-    /// or by the first [`Reader::next`].
+    /// When there is no daemon, or it does not let this client read; a filter that is none. A cursor that is not of its
+    /// log is reported here or by the first [`Reader::next`].
     ///
     /// # Cancel safety
     /// Dropped before it is done, nothing is left.
     pub async fn open(self) -> Result<Reader, ReadError> {
-        let mut plan = self.0;
+        let Self(mut plan, filter) = self;
+        plan.sieve = filter.as_ref().map(Sieve::new).transpose()?.map(Arc::new);
         let Plan { reconnect_timeout, backoff: (first, max_delay), connect_timeout, .. } = &mut plan;
         for wait in [reconnect_timeout, first, max_delay, connect_timeout] {
             *wait = bounded(*wait);

@@ -20,6 +20,12 @@ pub enum Event {
         /// Where it stands.
         cursor: Cursor,
     },
+    /// A reader with a filter has come to a place: all before it was given, or does not match. Comes about once in a
+    /// MiB of the log that is passed over, so that a saved cursor does not stay behind.
+    Progress {
+        /// Where it stands.
+        cursor: Cursor,
+    },
 }
 
 /// Offsets that cannot be read.
@@ -34,21 +40,26 @@ pub struct Gap {
     pub reason: GapReason,
 }
 
-/// Records of one append, those that were asked for. Their bytes were checked.
+/// Records of one append, those that were asked for and match the filter. Their bytes were checked.
 #[derive(Debug, Clone)]
 pub struct Chunk {
     /// Of the whole append.
     pub(super) head: RecordsHead,
     pub(super) payload: Bytes,
     pub(super) peer_meta: PeerMeta,
+    /// Where a filter drops records between the first and the last: those that match, by their place in the append.
+    pub(super) matching: Option<Box<[u32]>>,
 }
 
 impl Chunk {
-    /// The records with their offsets, ascending without a gap.
+    /// The records with their offsets, ascending; without a filter there is none missing between.
     pub fn records(&self) -> impl Iterator<Item = (u64, RecordView<'_>)> {
         let records = PayloadView::parse(&self.payload, self.head.count).ok();
-        let records = records.into_iter().flat_map(|view| view.records());
-        (self.first_offset()..).zip(records.skip(self.head.skip as usize).take(self.head.take as usize))
+        let records = (0u32..).zip(records.into_iter().flat_map(|view| view.records()));
+        let records = records.skip(self.head.skip as usize).take(self.head.take as usize);
+        let matching = self.matching.as_deref();
+        let matching = records.filter(move |(at, _)| matching.is_none_or(|all| all.binary_search(at).is_ok()));
+        matching.map(|(at, record)| (self.head.first_offset + u64::from(at), record))
     }
 
     /// Resource and scope that the records share.
@@ -64,7 +75,8 @@ impl Chunk {
     }
 
     /// The whole append as its client made it: what stands before its payload, the peer metadata, and the payload under
-    /// the client's checksum. The records of this chunk are those behind `skip`, `take` of them.
+    /// the client's checksum. The records of this chunk are those behind `skip`, `take` of them; with a filter, those
+    /// that match among them.
     #[must_use]
     pub fn into_append(self) -> (RecordsHead, PeerMeta, Bytes) {
         (self.head, self.peer_meta, self.payload)
@@ -73,8 +85,10 @@ impl Chunk {
     /// The number of records; at least one.
     #[must_use]
     pub const fn count(&self) -> u32 {
-        let RecordsHead { take, .. } = self.head;
-        take
+        match &self.matching {
+            Some(matching) => matching.len() as u32,
+            None => self.head.take,
+        }
     }
 
     /// Offset of the first record.

@@ -94,6 +94,9 @@ impl FramedSource {
             Frame::CaughtUp(caught_up) if caught_up.request_id == REQUEST => {
                 Next::Event { event: Event::CaughtUp { cursor: caught_up.cursor }, cursor: caught_up.cursor }
             }
+            Frame::Progress(progress) if progress.request_id == REQUEST => {
+                Next::Event { event: Event::Progress { cursor: progress.cursor }, cursor: progress.cursor }
+            }
             Frame::ReadEnd(end) if end.request_id == REQUEST => Next::End { cursor: end.cursor },
             Frame::Error(error) if error.request_id == REQUEST => return Err(refused(error.error, self.start)),
             Frame::Pong(_) => Next::Again,
@@ -121,5 +124,5 @@ fn chunk(records: &Records) -> Result<Chunk, ReadError> {
     if head.first_offset.checked_add(head.count.into()).is_none() {
         return Err(damaged("their offsets pass 64 bits".to_owned()));
     }
-    Ok(Chunk { head: *head, payload: records.payload.clone(), peer_meta })
+    Ok(Chunk { head: *head, payload: records.payload.clone(), peer_meta, matching: None })
 }

@@ -80,6 +80,10 @@ impl GrpcSource {
                 let cursor = cursor.cursor().ok_or_else(|| self.protocol("a cursor without a log"))?;
                 Ok(Next::Event { event: Event::CaughtUp { cursor }, cursor })
             }
+            Some(Message::Progress(cursor)) => {
+                let cursor = cursor.cursor().ok_or_else(|| self.protocol("a cursor without a log"))?;
+                Ok(Next::Event { event: Event::Progress { cursor }, cursor })
+            }
             Some(Message::End(end)) => {
                 let cursor = end.cursor.and_then(|cursor| cursor.cursor());
                 Ok(Next::End { cursor: cursor.ok_or_else(|| self.protocol("an end without a cursor"))? })
@@ -147,5 +151,5 @@ fn chunk(records: &v1::Records) -> Result<Chunk, ReadError> {
         skip: 0,
         take: payload.count,
     };
-    Ok(Chunk { head, payload: payload.bytes, peer_meta })
+    Ok(Chunk { head, payload: payload.bytes, peer_meta, matching: None })
 }

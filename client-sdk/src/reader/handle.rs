@@ -1,7 +1,7 @@
 //! The reader itself: events in order, over connections that come and go.
 //!
-//! * The cursor moves when an event is given, not before: a reader that resumes from [`Reader::cursor`] misses nothing
-//!   and gets nothing twice.
+//! * The cursor moves when an event is given, or over records that do not match the filter, not before: a reader that
+//!   resumes from [`Reader::cursor`] misses nothing and gets nothing twice.
 //! * Coming back is always by cursor, once there is one. So a history that was abandoned in the meantime is an error
 //!   and never a silent skip.
 //! * Nothing is read ahead of the caller but what one read from the socket brings; a slow caller slows the daemon's
@@ -11,6 +11,7 @@ use super::{
     event::Event,
     next::{Next, Opened},
     plan::{Plan, Start},
+    sieve::PASSED_OVER_BYTES_MAX,
     source::Source,
 };
 use crate::{
@@ -18,10 +19,10 @@ use crate::{
     backoff::{Backoff, random},
     clock::now,
 };
-use clad_proto::{Cursor, LogId};
+use clad_proto::{Cursor, ErrorCode, LogId};
 use std::num::NonZeroU64;
 use std::pin::Pin;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use tokio::time::{Instant, sleep_until};
 
 /// Reads a log. Made by [`Reader::builder`].
@@ -55,6 +56,8 @@ pub struct Reader {
     cursor: Option<Cursor>,
     /// Records that were given.
     given: u64,
+    /// Bytes of appends without a match since the last event.
+    passed_over: u64,
     backoff: Backoff,
     /// Since when there is no connection.
     outage: Option<Instant>,
@@ -102,12 +105,17 @@ impl Reader {
             log_id: None,
             cursor: None,
             given: 0,
+            passed_over: 0,
             backoff,
             outage: None,
             retry_at: None,
             ended: false,
         };
-        reader.connect().await?;
+        while let Err(error) = reader.connect().await {
+            if !reader.filters_alone(&error) {
+                return Err(error);
+            }
+        }
         Ok(reader)
     }
 
@@ -141,8 +149,9 @@ impl Reader {
             };
             match step {
                 Ok(Next::Event { event, cursor }) => {
-                    self.note(&event, cursor);
-                    return Ok(Some(event));
+                    if let Some(event) = self.take(event, cursor) {
+                        return Ok(Some(event));
+                    }
                 }
                 Ok(Next::End { cursor }) => {
                     self.cursor = Some(cursor);
@@ -155,15 +164,45 @@ impl Reader {
         Ok(None)
     }
 
-    fn note(&mut self, event: &Event, cursor: Cursor) {
+    /// Gives the wanted part of an event; the place moves behind all of it.
+    fn take(&mut self, event: Event, cursor: Cursor) -> Option<Event> {
         self.cursor = Some(cursor);
         self.outage = None;
         self.backoff.reset();
-        if let Event::Records(chunk) = event {
-            self.given += u64::from(chunk.count());
-            // The daemon counts too; this is for a connection that ends before it says so.
-            self.ended = self.plan.limit.is_some_and(|limit| self.given >= limit.get());
+        let passed_over = std::mem::take(&mut self.passed_over);
+        let Event::Records(mut chunk) = event else { return Some(event) };
+        let left = self.plan.limit.map_or(u64::MAX, |limit| limit.get() - self.given);
+        if let Some(sieve) = self.plan.sieve.clone() {
+            let passed_over = passed_over + chunk.payload.len() as u64;
+            let Some(matching) = sieve.sift(chunk, left) else {
+                if passed_over < PASSED_OVER_BYTES_MAX {
+                    self.passed_over = passed_over;
+                    return None;
+                }
+                return Some(Event::Progress { cursor });
+            };
+            chunk = matching;
         }
+        self.given += u64::from(chunk.count());
+        // The daemon counts too, but for a filter; this is for a connection that ends before it says so.
+        self.ended = self.plan.limit.is_some_and(|limit| self.given >= limit.get());
+        if self.ended && self.plan.sieve.is_some() {
+            self.source = None;
+            self.cursor = Some(Cursor { offset: chunk.end_offset(), epoch: chunk.epoch(), ..cursor });
+        }
+        Some(Event::Records(chunk))
+    }
+
+    /// True if the daemon does not evaluate the filter: it is asked for everything then.
+    fn filters_alone(&mut self, error: &ReadError) -> bool {
+        let asked = self.plan.sieve.as_ref().filter(|sieve| sieve.encoded().is_some());
+        let Some(alone) = asked.map(|sieve| sieve.alone()) else { return false };
+        if error.code() != Some(ErrorCode::FilterUnsupported) {
+            return false;
+        }
+        tracing::debug!(address = %self.plan.address, %error, "filtering what comes");
+        self.plan.sieve = Some(Arc::new(alone));
+        true
     }
 
     /// Waits, then connects again at the cursor.
@@ -176,6 +215,9 @@ impl Reader {
 
     fn failed(&mut self, error: ReadError) -> Result<(), ReadError> {
         self.source = None;
+        if self.filters_alone(&error) {
+            return Ok(());
+        }
         let now = now();
         let since = *self.outage.get_or_insert(now);
         let again = self.plan.follow && error.is_retryable() && now < since + self.plan.reconnect_timeout;
@@ -188,7 +230,9 @@ impl Reader {
         Ok(())
     }
 
-    /// The place to resume from later: after what the last event gave. Nothing before the first.
+    /// The place to resume from later: after what the last event gave, and what the filter left out since. Nothing
+    /// before the first. Its text form ([`Display`](std::fmt::Display), [`FromStr`](std::str::FromStr)) is what a
+    /// program stores.
     #[must_use]
     pub const fn cursor(&self) -> Option<Cursor> {
         self.cursor

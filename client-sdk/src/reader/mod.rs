@@ -1,7 +1,7 @@
 //! The reader: a READ that outlives its connection.
 //!
 //! `handle` keeps the place and comes back to it; `source` is one READ on one connection, on either transport; `event`
-//! is what is given.
+//! is what is given; `sieve` drops what the filter does not let through.
 
 mod builder;
 mod event;
@@ -11,6 +11,7 @@ mod grpc;
 mod handle;
 mod next;
 mod plan;
+mod sieve;
 mod source;
 
 pub use builder::ReaderBuilder;

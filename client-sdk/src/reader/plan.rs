@@ -1,11 +1,12 @@
 //! The read that a caller wants, over all connections.
 
+use super::sieve::Sieve;
 use crate::Address;
 use clad_proto::{
     AckLevel, Cursor,
     frame::{Read, ReadFrom},
 };
-use std::{num::NonZeroU64, time::Duration};
+use std::{num::NonZeroU64, sync::Arc, time::Duration};
 
 /// Where to start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -33,6 +34,7 @@ pub(crate) struct Plan {
     pub(crate) limit: Option<NonZeroU64>,
     pub(crate) since: Option<i64>,
     pub(crate) until: Option<i64>,
+    pub(crate) sieve: Option<Arc<Sieve>>,
     pub(crate) backoff: (Duration, Duration),
     pub(crate) connect_timeout: Duration,
     pub(crate) reconnect_timeout: Duration,
@@ -51,6 +53,9 @@ impl Plan {
             Start::Tail(records) => ReadFrom::Tail(records),
         };
         let Self { follow, level: min_level, since, until, .. } = *self;
-        Read { request_id: REQUEST, from, follow, limit, min_level, since, until }
+        // The daemon counts what it sends, and that is whole appends.
+        let limit = limit.filter(|_| self.sieve.is_none());
+        let filter = self.sieve.as_ref().and_then(|sieve| sieve.encoded());
+        Read { request_id: REQUEST, from, follow, limit, min_level, since, until, filter }
     }
 }

@@ -1,14 +1,14 @@
 //! Reports of the completion page on the appends in a ring, and their notification.
 
-use std::sync::atomic::Ordering;
 use std::task::Waker;
 
 use clad_proto::{ErrorCode, ErrorInfo, LogId};
 use clad_shm::Look;
 
-use super::completions::{Log, Reached, Settled};
+use super::completions::{Log, Reached, Resolved, Settled};
 use super::handle::{Other, RingHandle, Waiters};
 use super::waiting::Waiting;
+use crate::sync::{MutexGuard, atomic::Ordering};
 use crate::{AppendError, Receipt, lock::lock, waiters::Claim};
 
 impl RingHandle {
@@ -20,9 +20,9 @@ impl RingHandle {
         let (watermarks, refusals) = (look.watermarks(), look.refused());
         // The answers are those of its completion page; there may be another one by the time that they are delivered.
         let log = log_of(&look);
+        let mut waiting = lock(&self.waiting);
         {
-            let mut waiting = lock(&self.waiting);
-            let Waiters { completions, queues } = &mut *waiting;
+            let Waiters { completions, queues, .. } = &mut *waiting;
             if completions.has_news(&watermarks, refusals) {
                 completions.set_log(log);
                 let answer = |append| self.place(&look, append);
@@ -38,18 +38,19 @@ impl RingHandle {
                 queues.refused(looked..refused, |append| is_refused(&look, append), &mut covered);
             }
         }
-        let any = !covered.is_empty() || !settled.is_nothing();
-        let places: Vec<_> = covered.iter().map(|waiting| self.place(&look, waiting.append)).collect();
-        drop(look);
-        for (Waiting { count, level, claim, .. }, place) in covered.into_iter().zip(places) {
-            self.resolve(claim, count, place.map(|place| Reached { place, count, level, log }.into()));
+        for Waiting { append, count, level, claim } in covered {
+            let place = self.place(&look, append);
+            settled.claim(claim, count, place.map(|place| Reached { place, count, level, log }.into()));
         }
-        self.notify(settled);
+        drop(look);
+        let any = !settled.is_nothing();
+        self.notify(waiting, settled);
         any
     }
 
-    pub(super) fn notify(&self, settled: Settled) {
-        let Settled { acked, failed, undelivered, wakers } = settled;
+    /// Counts what was settled, gives the lock back, and notifies the waiters.
+    pub(super) fn notify(&self, mut waiting: MutexGuard<'_, Waiters>, settled: Settled) {
+        let Settled { acked, failed, undelivered, wakers, claims } = settled;
         if acked > 0 {
             self.counters.acked.add(acked);
         }
@@ -57,9 +58,25 @@ impl RingHandle {
             self.counters.failed.add(failed);
         }
         if let Some(error) = undelivered {
-            lock(&self.undelivered).get_or_insert(error);
+            self.undelivered.add(error);
+        }
+        let awaited = waiting.awaited.filter(|append| waiting.is_answered_below(*append));
+        if awaited.is_some() {
+            waiting.awaited = None;
+        }
+        drop(waiting);
+        for Resolved { claim, outcome, is_noted } in claims {
+            if !claim.resolve(&outcome)
+                && !is_noted
+                && let Err(error) = outcome
+            {
+                self.undelivered.add(error);
+            }
         }
         wakers.into_iter().for_each(Waker::wake);
+        if awaited.is_some() {
+            self.wake.notify_one();
+        }
     }
 
     /// The place of an append that a watermark has passed, or the reason why it has none.
@@ -86,7 +103,7 @@ impl RingHandle {
             _ => {
                 let text = match code {
                     ErrorCode::LevelUnreachable => {
-                        "the log has no such level since clad was started anew; what was posted is stored as far as it reaches"
+                        "the log has no such level since clad was restarted; what was posted is stored as far as it reaches"
                     }
                     _ => "the daemon refused it as it drained the ring",
                 };
@@ -128,11 +145,12 @@ impl RingHandle {
 
     /// The ticket of an append was dropped before it had its outcome.
     pub(super) fn release_ticket(&self, append: u64) {
-        let released = lock(&self.waiting).completions.release_ticket(append);
-        let (error, _waker) = released;
+        let mut waiting = lock(&self.waiting);
+        let (error, _waker) = waiting.completions.release_ticket(append);
         if let Some(error) = error {
-            lock(&self.undelivered).get_or_insert(error);
+            self.undelivered.add(error);
         }
+        drop(waiting); // before the waker
     }
 
     pub(crate) fn resolve(&self, claim: Claim, count: u32, result: Result<Receipt, AppendError>) {
@@ -141,13 +159,16 @@ impl RingHandle {
         if !claim.resolve(&result)
             && let Err(error) = result
         {
-            lock(&self.undelivered).get_or_insert(error);
+            self.undelivered.add(error);
         }
     }
 
-    /// An unreported error.
-    pub(crate) fn take_undelivered(&self) -> Option<AppendError> {
-        lock(&self.undelivered).take()
+    /// An error that its caller has not heard of.
+    pub(crate) fn has_undelivered(&self, error: AppendError) {
+        // A fork has the lock as it was.
+        if !self.is_forked() {
+            self.undelivered.add(error);
+        }
     }
 
     /// One past the last append whose ticket is due, so far.
@@ -155,9 +176,14 @@ impl RingHandle {
         self.last.load(Ordering::Acquire)
     }
 
-    /// True if every append below has its outcome.
+    /// True if every append below has its outcome. Else the task is woken when they have.
     pub(crate) fn is_answered_below(&self, append: u64) -> bool {
-        lock(&self.waiting).oldest().is_none_or(|oldest| oldest >= append)
+        let mut waiting = lock(&self.waiting);
+        let is_answered = waiting.is_answered_below(append);
+        if !is_answered {
+            waiting.awaited = Some(waiting.awaited.map_or(append, |awaited| awaited.min(append)));
+        }
+        is_answered
     }
 
     /// True if all that was put into it, at whatever level, was given back: then it is `written`.
@@ -178,7 +204,7 @@ impl RingHandle {
                 "a write or sync of the log has failed: what is in the ring waits until it has recovered"
             }
             ErrorCode::AppendTooLarge => {
-                "an append in the ring is longer than the log takes since clad was started anew: it waits, and all behind it, \
+                "an append in the ring is longer than the log takes since clad was restarted: it waits, and all behind it, \
                  for larger segments"
             }
             _ => "what is in the ring waits",

@@ -1,6 +1,6 @@
 //! Asking for a ring.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use clad_proto::{
     ErrorCode, ErrorInfo,
@@ -16,17 +16,28 @@ const REQUEST: u32 = 1;
 /// Answer of the daemon.
 pub(crate) enum Asked {
     /// A new ring.
-    New { id: RingId, ring: Box<Producer> },
-    /// The new completion page of the attached ring.
-    Known { completion_page: OwnedFd },
+    New {
+        id: RingId,
+        ring: Box<Producer>,
+        /// `posted` is offered.
+        stored: bool,
+        /// The ring's memory, to be handed back to the next daemon.
+        memory: OwnedFd,
+    },
+    /// The new completion page of the attached ring, and its doorbell, which may be another one.
+    Known { completion_page: OwnedFd, waker: Option<OwnedFd>, stored: bool },
     /// None, and why.
     Refused(ErrorInfo),
 }
 
-/// Asks for a ring, or to resume one, on a connection that was just greeted.
-pub(crate) async fn ask(framed: &mut Framed, known: Option<RingId>) -> Result<Asked, ConnectError> {
-    let wanted = RingWanted { request_id: REQUEST, known, clock_ns: 0, bytes: 0 };
-    framed.write(|buf| wanted.encode(buf));
+/// Asks for a ring, or to resume one, on a connection that was just greeted. The memory of a known ring goes along: a
+/// daemon that does not have the ring takes it from there.
+pub(crate) async fn ask(framed: &mut Framed, known: Option<(RingId, BorrowedFd<'_>)>) -> Result<Asked, ConnectError> {
+    let wanted = RingWanted { request_id: REQUEST, known: known.map(|(id, _)| id), clock_ns: 0, bytes: 0 };
+    match known {
+        Some((_, memory)) => framed.send_with_fd(|buf| wanted.encode(buf), memory).await?,
+        None => framed.write(|buf| wanted.encode(buf)),
+    }
     framed.expect_fds();
     let given = loop {
         match framed.next_frame().await? {
@@ -43,11 +54,11 @@ pub(crate) async fn ask(framed: &mut Framed, known: Option<RingId>) -> Result<As
     };
     let mut fds = framed.take_fds().into_iter();
     match (given.known, fds.next(), fds.next(), fds.next()) {
-        (true, Some(completion_page), None, None) => Ok(Asked::Known { completion_page }),
-        (false, Some(completion_page), Some(ring), Some(waker)) => {
-            let attached = Producer::attach(&ring, &completion_page, waker);
+        (true, Some(completion_page), waker, None) => Ok(Asked::Known { completion_page, waker, stored: given.stored }),
+        (false, Some(completion_page), Some(memory), Some(waker)) => {
+            let attached = Producer::attach(&memory, &completion_page, waker);
             let ring = Box::new(attached.map_err(|e| framed.protocol(format!("its ring: {e}")))?);
-            Ok(Asked::New { id: given.id, ring })
+            Ok(Asked::New { id: given.id, ring, stored: given.stored, memory })
         }
         _ => Err(framed.protocol("RING_GIVEN without the descriptors that belong to it")),
     }

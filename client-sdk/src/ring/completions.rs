@@ -20,7 +20,7 @@ use std::task::Waker;
 use clad_proto::{AckLevel, LogId};
 use clad_shm::Watermarks;
 
-use crate::AppendError;
+use crate::{AppendError, Receipt, waiters::Claim};
 
 /// One append.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,21 +81,40 @@ pub(crate) struct Asked {
     pub(crate) level: AckLevel,
 }
 
-/// Result of a look: what it settled.
+/// An append that came through the queue.
+#[derive(Debug)]
+pub(super) struct Resolved {
+    pub(super) claim: Claim,
+    pub(super) outcome: Result<Receipt, AppendError>,
+    /// It is an error without a listener, and was noted as that.
+    pub(super) is_noted: bool,
+}
+
+/// Result of a look: what it settled. Its counts and its error are noted under the lock that it was settled under.
 #[derive(Debug, Default)]
 pub(super) struct Settled {
     /// Records that have their level, and that will not.
     pub(super) acked: u64,
     pub(super) failed: u64,
-    /// An error of an append without a ticket.
+    /// An error of an append without a listener.
     pub(super) undelivered: Option<AppendError>,
     /// The wakers to wake.
     pub(super) wakers: Vec<Waker>,
+    pub(super) claims: Vec<Resolved>,
 }
 
 impl Settled {
     pub(super) const fn is_nothing(&self) -> bool {
         self.acked == 0 && self.failed == 0
+    }
+
+    /// An append that came through the queue has its outcome.
+    pub(super) fn claim(&mut self, claim: Claim, count: u32, outcome: Result<Receipt, AppendError>) {
+        *if outcome.is_ok() { &mut self.acked } else { &mut self.failed } += u64::from(count);
+        let error = outcome.as_ref().err().filter(|_| claim.is_released()).cloned();
+        let is_noted = error.is_some();
+        self.undelivered = self.undelivered.take().or(error);
+        self.claims.push(Resolved { claim, outcome, is_noted });
     }
 }
 

@@ -1,10 +1,6 @@
 //! The ring that a producer has now.
 
-use std::sync::{
-    Arc, Mutex, OnceLock, PoisonError, RwLock,
-    atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
-};
-use std::thread::Thread;
+use std::sync::{Arc, OnceLock, PoisonError, atomic::AtomicU64 as OwnNumber};
 use std::time::Duration;
 
 use clad_proto::{
@@ -17,7 +13,14 @@ use tokio::sync::Notify;
 
 use super::completions::{Asked, Completions, Settled, watermark};
 use super::waiting::{Queues, Waiting};
-use crate::{AppendError, Receipt, lock::lock, session::Append, stats::Counters, waiters::Claim};
+use crate::sync::{
+    Builder, Mutex, RwLock, Thread,
+    atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
+    rest, wait_change, wake,
+};
+use crate::{
+    AppendError, Receipt, lock::lock, session::Append, stats::Counters, undelivered::UndeliveredErrors, waiters::Claim,
+};
 
 /// The longest sleep of the ring handle's thread before it checks that it is still wanted.
 const WATCH_INTERVAL_NS: u64 = 1_000_000_000;
@@ -60,11 +63,14 @@ impl<'a> Pushing<'a> {
     }
 }
 
-/// Waiters: for what was pushed, and for what came through the queue.
+/// Waiters: for what was pushed, and for what came through the queue. Whatever waits no longer is counted, and its error
+/// noted where it has no listener, before the lock is given back: a flush that finds nothing left may end then.
 #[derive(Debug)]
 pub(super) struct Waiters {
     pub(super) completions: Completions,
     pub(super) queues: Queues,
+    /// The task is to be woken when no append below waits, whichever thread finds that.
+    pub(super) awaited: Option<u64>,
 }
 
 impl Waiters {
@@ -74,6 +80,10 @@ impl Waiters {
 
     pub(super) fn oldest(&mut self) -> Option<u64> {
         self.completions.oldest().into_iter().chain(self.queues.oldest()).min()
+    }
+
+    pub(super) fn is_answered_below(&mut self, append: u64) -> bool {
+        self.oldest().is_none_or(|oldest| oldest >= append)
     }
 }
 
@@ -85,7 +95,7 @@ pub(super) struct Other {
 }
 
 /// Numbers for ring handles, all of a process.
-static NEXT_HANDLE_NUMBER: AtomicU64 = AtomicU64::new(1);
+static NEXT_HANDLE_NUMBER: OwnNumber = OwnNumber::new(1);
 
 /// See the module.
 #[derive(Debug)]
@@ -98,9 +108,9 @@ pub(crate) struct RingHandle {
     /// The one that it has now, where that is or was another one after it came back, and the one that it had before. (A
     /// receipt looks here without a lock for as long as there is none, and never sees a part of an id.)
     other_log: OnceLock<RwLock<Other>>,
-    /// The highest level that the log offers, which appends without a level of their own ask for. A code: another
-    /// daemon may offer another.
-    highest: AtomicU8,
+    /// The levels that are offered, a bit for each code; appends without a level of their own ask for the highest.
+    /// Another daemon may offer others.
+    offered: AtomicU8,
     pub(super) waiting: Mutex<Waiters>,
     /// One past the last append of which a ticket is due: for flushes.
     pub(super) last: AtomicU64,
@@ -114,10 +124,22 @@ pub(crate) struct RingHandle {
     over: AtomicBool,
     thread: Mutex<Option<Thread>>,
     pub(super) counters: Arc<Counters>,
-    /// An append ended with this and had no listener.
-    pub(super) undelivered: Mutex<Option<AppendError>>,
-    /// Woken by the thread when something was answered.
-    answered: Arc<Notify>,
+    /// Those of the producer, also when it has another ring.
+    pub(super) undelivered: Arc<UndeliveredErrors>,
+    /// Wakes the task.
+    pub(super) wake: Arc<Notify>,
+}
+
+/// The levels up to the highest one of the log; `posted` only where the ring is stored.
+fn offered((highest, stored): (AckLevel, bool)) -> u8 {
+    let all = (2 << highest.code()) - 1;
+    if stored { all } else { all & !(1 << AckLevel::Posted.code()) }
+}
+
+#[inline]
+fn highest(offered: u8) -> AckLevel {
+    let code = u8::try_from(offered.checked_ilog2().unwrap_or(0)).unwrap_or(0);
+    AckLevel::from_code(code).unwrap_or(AckLevel::Written)
 }
 
 #[cold]
@@ -130,9 +152,10 @@ impl RingHandle {
         id: RingId,
         ring: Producer,
         log_id: LogId,
-        highest: AckLevel,
+        levels: (AckLevel, bool),
         counters: Arc<Counters>,
-        answered: Arc<Notify>,
+        undelivered: Arc<UndeliveredErrors>,
+        wake: Arc<Notify>,
     ) -> Self {
         Self {
             id,
@@ -140,11 +163,12 @@ impl RingHandle {
             waiting: Mutex::new(Waiters {
                 completions: Completions::new(ring.shape().slots(), (log_id, ring.epoch())),
                 queues: Queues::default(),
+                awaited: None,
             }),
             ring,
             log_id,
             other_log: OnceLock::new(),
-            highest: AtomicU8::new(highest.code()),
+            offered: AtomicU8::new(offered(levels)),
             last: AtomicU64::new(0),
             looked: AtomicU64::new(0),
             met: AtomicU64::new(0),
@@ -152,8 +176,8 @@ impl RingHandle {
             over: AtomicBool::new(false),
             thread: Mutex::new(None),
             counters,
-            undelivered: Mutex::new(None),
-            answered,
+            undelivered,
+            wake,
         }
     }
 
@@ -163,9 +187,17 @@ impl RingHandle {
         self.number
     }
 
-    #[inline]
-    fn highest(&self) -> AckLevel {
-        AckLevel::from_code(self.highest.load(Ordering::Acquire)).unwrap_or(AckLevel::Written)
+    /// The level of an append, or the one that is not offered here.
+    #[inline(always)]
+    fn level(&self, level: Option<AckLevel>) -> Result<AckLevel, AckLevel> {
+        let offered = self.offered.load(Ordering::Acquire);
+        let level = level.unwrap_or_else(|| highest(offered));
+        if offered >> level.code() & 1 == 0 { Err(level) } else { Ok(level) }
+    }
+
+    /// True if appends may ask for this level.
+    pub(crate) fn offers(&self, level: AckLevel) -> bool {
+        self.level(Some(level)).is_ok()
     }
 
     /// The longest payload of an append.
@@ -175,12 +207,13 @@ impl RingHandle {
 
     /// Puts an append into the ring. Never waits.
     pub(crate) fn post(self: &Arc<Self>, append: Append, claim: Claim) -> Posted {
-        let highest = self.highest();
-        let level = append.level.unwrap_or(highest);
-        if level > highest {
-            self.resolve(claim, append.count, Err(AppendError::unreachable_level(level)));
-            return Posted::Done;
-        }
+        let level = match self.level(append.level) {
+            Ok(level) => level,
+            Err(level) => {
+                self.resolve(claim, append.count, Err(AppendError::unreachable_level(level)));
+                return Posted::Done;
+            }
+        };
         let trailer = RingAppendTrailer { level, payload_crc: append.crc }.encode();
         let count = append.count;
         match self.ring.push_summed(&append.payload, append.crc, trailer, count) {
@@ -206,11 +239,7 @@ impl RingHandle {
     #[inline(always)]
     pub(crate) fn push(&self, payload: Pushing<'_>, level: Option<AckLevel>) -> Result<Receipt, Unsettled> {
         let Pushing { bytes, known, count } = payload;
-        let highest = self.highest();
-        let level = level.unwrap_or(highest);
-        if level > highest {
-            return Err(Unsettled::Unreachable(level));
-        }
+        let level = self.level(level).map_err(Unsettled::Unreachable)?;
         let trailer = |payload_crc| RingAppendTrailer { level, payload_crc }.encode();
         match self.ring.push_trailed(bytes, known, trailer, count) {
             Ok(_) if level < AckLevel::Received => Ok(self.receipt(count, level)),
@@ -319,7 +348,7 @@ impl RingHandle {
     /// Waits in the calling thread until the completion page has changed since `seen`, for at most `time`.
     pub(crate) fn wait_change(&self, seen: Watermarks, time: Duration) {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let _ = self.ring.wait_change(seen, clock::now().saturating_add(nanos));
+        wait_change(&self.ring, seen, clock::now().saturating_add(nanos));
     }
 
     pub(crate) fn watermarks(&self) -> Watermarks {
@@ -330,11 +359,15 @@ impl RingHandle {
     pub(crate) fn attach_completion_page(
         &self,
         completion_page: &std::os::fd::OwnedFd,
-        highest: AckLevel,
+        waker: Option<std::os::fd::OwnedFd>,
+        levels: (AckLevel, bool),
     ) -> Result<(), clad_shm::OpenError> {
         self.pump(); // what the old one says is not on the new one
+        if let Some(waker) = waker {
+            self.ring.attach_waker(waker);
+        }
         self.met.fetch_max(self.last(), Ordering::AcqRel);
-        self.highest.store(highest.code(), Ordering::Release);
+        self.offered.store(offered(levels), Ordering::Release);
         self.looked.store(0, Ordering::Release);
         // Known before anybody looks there.
         self.ring.attach_completion_page(completion_page, |(log_id, _)| self.set_log_id(LogId::from_bytes(log_id)))?;
@@ -343,28 +376,42 @@ impl RingHandle {
         Ok(())
     }
 
-    /// Called for a waiter: a thread reads the completion page for it.
-    pub(crate) fn want(self: &Arc<Self>) {
+    /// Called for a waiter that waits by now: a thread reads the completion page for it.
+    pub(crate) fn want(&self) {
         if self.wanted.swap(true, Ordering::AcqRel) {
             return;
         }
-        let mut thread = lock(&self.thread);
-        match &*thread {
-            Some(thread) => thread.unpark(),
-            None => {
-                let handle = self.clone();
-                let spawned = std::thread::Builder::new().name("clad-ring".to_owned()).spawn(move || handle.watch());
-                // Without it every poll reads the page itself; the next one tries again.
-                self.wanted.store(spawned.is_ok(), Ordering::Release);
-                *thread = spawned.ok().map(|spawned| spawned.thread().clone());
-            }
+        match &*lock(&self.thread) {
+            Some(thread) => wake(thread),
+            None => self.wake.notify_one(),
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn is_wanted(&self) -> bool {
+        self.wanted.load(Ordering::Acquire)
+    }
+
     /// A thread reads the completion page for all that wait there now, if there are any.
-    pub(crate) fn want_for_waiting(self: &Arc<Self>) {
+    pub(crate) fn want_for_waiting(&self) {
         if self.pending() > 0 {
             self.want();
+        }
+    }
+
+    /// Starts the thread if it is wanted for the first time. The task does it, in a thread of the library: what blocks
+    /// signals there blocks them in this one too.
+    pub(crate) fn start_watch(self: &Arc<Self>) {
+        let mut thread = lock(&self.thread);
+        if thread.is_some() || !self.wanted.load(Ordering::Acquire) {
+            return;
+        }
+        let handle = self.clone();
+        let spawned = Builder::new().name("clad-ring".to_owned()).spawn(move || handle.watch());
+        match spawned {
+            Ok(spawned) => *thread = Some(spawned.thread().clone()),
+            // Every poll reads the page itself; the next one tries again.
+            Err(_) => self.wanted.store(false, Ordering::Release),
         }
     }
 
@@ -373,17 +420,17 @@ impl RingHandle {
         while !self.over.load(Ordering::Acquire) {
             let seen = self.ring.watermarks();
             if self.pump() {
-                self.answered.notify_one();
+                self.wake.notify_one();
             }
             if self.pending() > 0 {
-                let _ = self.ring.wait_change(seen, clock::now() + WATCH_INTERVAL_NS);
+                wait_change(&self.ring, seen, clock::now() + WATCH_INTERVAL_NS);
                 continue;
             }
             self.wanted.store(false, Ordering::Release);
             // A waiter that came in between finds it unwanted, and wakes this thread; or this thread finds the waiter
             // here.
             if self.pending() == 0 && !self.over.load(Ordering::Acquire) {
-                std::thread::park_timeout(Duration::from_nanos(WATCH_INTERVAL_NS));
+                rest(Duration::from_nanos(WATCH_INTERVAL_NS));
             }
         }
     }
@@ -395,17 +442,14 @@ impl RingHandle {
         self.over.store(true, Ordering::Release);
         // A thread that was putting something in comes to wait for it only now: it gets the same error.
         let mut settled = Settled::default();
-        let waiting = {
-            let mut waiting = lock(&self.waiting);
-            waiting.completions.end_all(error, &mut settled);
-            waiting.queues.end(error)
-        };
-        self.notify(settled);
-        for waiting in waiting {
-            self.resolve(waiting.claim, waiting.count, Err(error.clone()));
+        let mut waiting = lock(&self.waiting);
+        waiting.completions.end_all(error, &mut settled);
+        for ended in waiting.queues.end(error) {
+            settled.claim(ended.claim, ended.count, Err(error.clone()));
         }
+        self.notify(waiting, settled);
         if let Some(thread) = &*lock(&self.thread) {
-            thread.unpark();
+            wake(thread);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Cases that no test from outside can bring about on purpose: a look between two steps of another thread.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
@@ -33,15 +34,22 @@ fn ring() -> (Drain, Arc<RingHandle>) {
     let own = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().expect("a descriptor");
     let producer = Producer::attach(&own(fds.ring), &own(fds.completion_page), own(fds.waker)).expect("attached");
     let log = LogId::from_bytes([7; 16]);
-    let handle =
-        RingHandle::new(RingId::from_bytes([1; 16]), producer, log, AckLevel::Durable, Arc::default(), Arc::default());
+    let handle = RingHandle::new(
+        RingId::from_bytes([1; 16]),
+        producer,
+        log,
+        (AckLevel::Durable, true),
+        Arc::default(),
+        Arc::default(),
+        Arc::default(),
+    );
     (drain, Arc::new(handle))
 }
 
 fn append() -> Append {
     let level = Some(AckLevel::Written);
     let payload = Bytes::from_static(b"a record");
-    Append { crc: payload_checksum(&payload), count: 1, payload, level, submitted: now() }
+    Append { crc: payload_checksum(&payload), count: 1, payload, level, severity: 9, submitted: now() }
 }
 
 fn claim() -> (Claim, OutcomeReceiver) {
@@ -119,6 +127,119 @@ fn posted_is_reported_only_for_what_is_in_the_ring() {
     assert_eq!(posted_count, before, "nothing is put into a ring that is closed");
 }
 
+/// Foreign code that runs when a ticket is answered, in the thread that answers it.
+struct OnWake<F>(F);
+
+impl<F: Fn() + Send + Sync> Wake for OnWake<F> {
+    fn wake(self: Arc<Self>) {
+        (self.0)();
+    }
+}
+
+/// A flush ends when nothing waits: then all is counted, and every error without a listener is there for it.
+#[test]
+fn what_waits_no_longer_is_counted_and_its_error_noted() {
+    let (mut drain, handle) = ring();
+    let (first, mut outcome) = claim();
+    let (second, released) = claim();
+    drop(released);
+    let dropped = |claim| assert!(matches!(handle.post(append(), claim), Posted::Done));
+    dropped(first);
+    dropped(second);
+    drop(push(&handle, b"a record", AckLevel::Written));
+    let seen = Arc::new(std::sync::Mutex::new(None));
+    let waker = Waker::from(Arc::new(OnWake({
+        let (handle, seen) = (handle.clone(), seen.clone());
+        move || {
+            let stats = handle.counters.snapshot(0, true);
+            let of_flush = (handle.is_answered_below(3), handle.undelivered.take().is_some());
+            *seen.lock().expect("whole") = Some((of_flush, stats.acked, stats.failed));
+        }
+    })));
+    assert!(std::pin::Pin::new(&mut outcome).poll(&mut Context::from_waker(&waker)).is_pending());
+    while matches!(drain.peek(clock::now()), Ok(Peek::Ready)) {
+        let entry = drain.take(&mut Vec::new()).expect("a sound ring").expect("the record");
+        let answer = Answer { first_offset: entry.append, epoch: 1, code: 0, detail: 1 };
+        match entry.append {
+            1 => drain.refuse(1, Answer { first_offset: 0, code: 5, detail: 0, ..answer }),
+            append => drain.answer(append, answer),
+        }
+    }
+    [Level::Received, Level::Written].into_iter().for_each(|level| drain.raise(level, 3));
+    handle.pump();
+    assert_eq!(*seen.lock().expect("whole"), Some(((true, true), 2, 1)));
+}
+
+/// Whichever thread finds it; the task waits for what it has asked for, and for no thread.
+#[test]
+fn the_last_answer_wakes_the_task() {
+    let (mut drain, handle) = ring();
+    drop((push(&handle, b"a record", AckLevel::Written), push(&handle, b"a record", AckLevel::Written)));
+    let is_woken = || {
+        let mut woken = std::pin::pin!(handle.wake.notified());
+        woken.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
+    };
+    write(&mut drain, 1);
+    handle.pump();
+    assert!(handle.is_answered_below(2) && !is_woken(), "nothing is asked for");
+    drop(push(&handle, b"a record", AckLevel::Written));
+    assert!(handle.is_answered_below(2) && !handle.is_answered_below(3));
+    handle.pump();
+    assert!(!is_woken(), "it is not answered");
+    write(&mut drain, 1);
+    handle.pump();
+    assert!(is_woken());
+}
+
+/// Of a ring that was abandoned: a ticket that is dropped later, and a thread that comes to wait only then.
+#[test]
+fn an_error_of_an_abandoned_ring_is_noted_when_its_ticket_is_dropped() {
+    let (_drain, handle) = ring();
+    let Some(Pushed::Pending(held)) = push(&handle, b"a record", AckLevel::Written) else { panic!("there is room") };
+    handle.end(&AppendError::Forgotten);
+    assert!(handle.undelivered.take().is_none(), "its ticket is held");
+    drop(held);
+    assert!(handle.undelivered.take().is_some());
+    let known = |heard: bool| {
+        let mut ticket = crate::Ticket::failed(AppendError::Forgotten, &handle);
+        assert!(!heard || ticket.try_wait().is_some_and(|outcome| outcome.is_err()));
+        drop(ticket);
+        handle.undelivered.take().is_some()
+    };
+    assert_eq!((known(false), known(true)), (true, false));
+}
+
+/// A ticket that is polled while its group is open looks no more: whoever closes the group has the ring looked after.
+#[test]
+fn a_group_that_is_closed_is_looked_after() {
+    let (mut drain, handle) = ring();
+    let options = ProducerBuilder::new(Address::shm("clad.sock")).max_append_records(8).finish();
+    let shared = Arc::new(Shared::new(options).expect("a small group"));
+    shared.set_ring_handle(Some(handle.clone()));
+    shared.late().expect("nothing has come").post_directly(&handle);
+    let (ticket, outcome) = oneshot::channel();
+    let permit = shared.budget.clone().try_acquire_many_owned(512).expect("room");
+    shared
+        .submit_record(&clad_proto::Record::text(1, 9, "grouped"), Some(AckLevel::Written), permit, Some(ticket))
+        .expect("handed over");
+    shared.poll_completion_page();
+    handle.start_watch();
+    let rests = || {
+        let end = std::time::Instant::now() + Duration::from_secs(60);
+        while handle.is_wanted() {
+            assert!(std::time::Instant::now() < end, "it hangs");
+            std::thread::yield_now();
+        }
+    };
+    rests();
+    shared.drain(now(), &mut std::collections::VecDeque::new());
+    assert!(handle.is_wanted(), "for the group");
+    write(&mut drain, 1);
+    drain.announce();
+    assert_eq!(soon(outcome).expect("an ack").level, AckLevel::Written);
+    rests();
+}
+
 /// A task that holds a ticket, and goes with its last waker.
 struct Task(#[expect(dead_code, reason = "it is dropped")] RingTicket);
 
@@ -179,7 +300,7 @@ fn a_log_id_is_never_half_of_one_and_half_of_another() {
             seen
         });
         for (completion_page, log) in completion_pages.iter().zip(&known[1..]).cycle().take(1000) {
-            handle.attach_completion_page(completion_page, AckLevel::Durable).expect("its board");
+            handle.attach_completion_page(completion_page, None, (AckLevel::Durable, true)).expect("its page");
             assert_eq!(handle.log_id(), *log);
         }
         handle.end(&AppendError::Forgotten);
@@ -193,7 +314,9 @@ fn adopted(drain: &Drain, handle: &RingHandle, log: [u8; 16]) -> Drain {
     let fds = drain.client_fds();
     let own = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().expect("a descriptor");
     let next = Drain::adopt(own(fds.ring), own(fds.waker), log, 9).expect("a sound ring");
-    handle.attach_completion_page(&own(next.client_fds().completion_page), AckLevel::Durable).expect("its board");
+    handle
+        .attach_completion_page(&own(next.client_fds().completion_page), None, (AckLevel::Durable, true))
+        .expect("its page");
     next
 }
 

@@ -84,6 +84,14 @@ impl RingTicket {
         }
     }
 
+    /// Looks once.
+    pub(crate) fn look(&mut self) -> Option<Result<Receipt, AppendError>> {
+        match self.handle.is_forked() {
+            true => Some(Err(AppendError::Forked)),
+            false => self.fetch(RingHandle::outcome_now),
+        }
+    }
+
     /// As a future is polled.
     pub(crate) fn poll(&mut self, cx: &Context<'_>) -> Poll<Result<Receipt, AppendError>> {
         if self.handle.is_forked() {

@@ -12,6 +12,8 @@ pub(crate) struct Append {
     pub(crate) crc: u32,
     /// Nothing: the highest that the log offers.
     pub(crate) level: Option<AckLevel>,
+    /// The highest of its records.
+    pub(crate) severity: i32,
     pub(crate) submitted: Instant,
 }
 
@@ -30,12 +32,17 @@ pub(super) enum Stage {
 
 #[derive(Debug)]
 pub(super) struct Entry<W> {
-    /// Its first sequence, without the base.
+    /// Records handed over before it.
+    pub(super) order: u64,
+    /// Its first sequence, without the base; as long as it was not sent, plus the records that were dropped unsent
+    /// before it ([`Session::drop_unsent`](super::Session::drop_unsent)).
     pub(super) index: u64,
     pub(super) append: Append,
     pub(super) stage: Stage,
     /// The level that was asked for when it was last sent.
     pub(super) level: AckLevel,
+    /// Its payload shares memory with nothing.
+    pub(super) copied: bool,
     /// It was sent before.
     pub(super) was_sent: bool,
     /// A sending of it may have been stored without our knowing.
@@ -50,12 +57,14 @@ pub(super) struct Entry<W> {
 }
 
 impl<W> Entry<W> {
-    pub(super) const fn new(index: u64, append: Append, waiter: W) -> Self {
+    pub(super) const fn new(order: u64, index: u64, append: Append, waiter: W) -> Self {
         Self {
+            order,
             index,
             append,
             stage: Stage::Queued,
             level: AckLevel::None,
+            copied: false,
             was_sent: false,
             lost: false,
             marked: false,
@@ -68,6 +77,15 @@ impl<W> Entry<W> {
     /// A reader may find it.
     pub(super) const fn maybe_written(&self) -> bool {
         self.lost || matches!(self.stage, Stage::Sent | Stage::Accepted { .. })
+    }
+
+    /// True if nothing of it has left this process, so that its sequence is not fixed.
+    pub(super) fn is_unsent(&self) -> bool {
+        !self.was_sent && self.stage != Stage::Done
+    }
+
+    pub(super) const fn waiter(&self) -> Option<&W> {
+        self.waiter.as_ref()
     }
 
     /// It has its outcome: its memory is free, and its waiter is given, once.

@@ -16,13 +16,18 @@ impl<W, F> Session<W, F> {
     /// Takes a flush in.
     pub(crate) fn flush(&mut self, level: Option<AckLevel>, waiter: F, now: Instant) {
         self.flushes.push_back(FlushWait {
-            upto: self.next_index,
+            upto: self.next_order,
             level,
             since: now,
             waiter,
             sent: None,
             not_before: None,
         });
+    }
+
+    /// True if a flush waits.
+    pub(crate) fn has_flushes(&self) -> bool {
+        !self.flushes.is_empty()
     }
 
     /// Releases the flushes without a waiter; not those that the daemon has, for their answer may be reported once.
@@ -36,7 +41,7 @@ impl<W, F> Session<W, F> {
     pub(super) fn next_flush(&mut self, now: Instant) -> Option<Out> {
         let mut at = 0;
         while let Some(flush) = self.flushes.get(at) {
-            if self.entries.front().is_some_and(|entry| entry.index < flush.upto) {
+            if self.entries.front().is_some_and(|entry| entry.order < flush.upto) {
                 return None; // nor is any later one ready
             }
             let highest = self.known.map(|known| known.highest);

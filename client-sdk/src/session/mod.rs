@@ -10,8 +10,10 @@
 //!    ▲              │                    │
 //!    └─ REFUSED for now, connection lost, offset given up by a new epoch ─┘        REFUSED for good ──▶ done (error)
 //! ```
-//! Its sequence is fixed when it comes in and never changes; so do its bytes. Whatever is sent again is sent under the
-//! same sequence, and the daemon answers with the offset that it has already, or stores it now: once, either way.
+//! Its place in the order is fixed when it comes in, its sequence when it is first sent; neither changes, nor do its
+//! bytes. Whatever is sent again is sent under the same sequence, and the daemon answers with the offset that it has
+//! already, or stores it now: once, either way. Appends that were never sent can be dropped for newer ones (`drop`):
+//! those behind them move up, and no gap is left.
 //!
 //! # Gaps, and the bearer of the gap mark
 //! The daemon stores a producer's records in the order of their sequences and expects the next one. An append that ends
@@ -59,6 +61,7 @@
 //! daemon remembers that many, so whatever is sent again is still known to it.
 
 mod answers;
+mod drop;
 mod entry;
 mod expiry;
 mod flush;
@@ -140,8 +143,12 @@ pub(crate) struct Session<W, F> {
     delivery_timeout: Duration,
     /// Oldest first, in the order of their indices; the first one is never done.
     entries: VecDeque<Entry<W>>,
-    /// Records handed over so far: a sequence is `base` and this.
+    /// Records handed over so far.
+    next_order: u64,
+    /// The index of the next record that is handed over: a sequence is `base` and this, less `skipped`.
     next_index: u64,
+    /// Records dropped from the front of those that were never sent.
+    skipped: u64,
     base: u64,
     /// No entry before this is queued.
     cursor: usize,
@@ -175,7 +182,9 @@ impl<W, F> Session<W, F> {
             max_in_flight: max_in_flight.max(1) as usize,
             delivery_timeout,
             entries: VecDeque::new(),
+            next_order: 0,
             next_index: 0,
+            skipped: 0,
             base: 0,
             cursor: 0,
             frontier: 0,
@@ -197,9 +206,10 @@ impl<W, F> Session<W, F> {
 
     /// Takes an append in; its place in the order is fixed.
     pub(crate) fn submit(&mut self, append: Append, waiter: W) {
-        let index = self.next_index;
+        let (order, index) = (self.next_order, self.next_index);
+        self.next_order += u64::from(append.count);
         self.next_index += u64::from(append.count);
-        self.entries.push_back(Entry::new(index, append, waiter));
+        self.entries.push_back(Entry::new(order, index, append, waiter));
     }
 
     /// True when nothing waits for anything.
@@ -242,10 +252,19 @@ impl<W, F> Session<W, F> {
         let silent = entry.append.level == Some(AckLevel::None);
         let count = entry.append.count;
         let lost = entry.maybe_written();
+        if entry.is_unsent() {
+            entry.index -= self.skipped; // indices ascend, also over what was never sent
+        }
         if let Some(waiter) = entry.finish() {
             let result = result.map_err(|error| error.with_maybe_written(lost));
             self.outcomes.push(Outcome::Append { waiter, count, silent, result });
         }
+    }
+
+    /// Gives all that waits, and every outcome that was not taken out: nobody is left to end it.
+    pub(crate) fn abandon(&mut self) -> impl Sized + use<W, F> {
+        (self.cursor, self.frontier) = (0, 0);
+        (std::mem::take(&mut self.entries), std::mem::take(&mut self.flushes), std::mem::take(&mut self.outcomes))
     }
 
     /// Releases what has its outcome at the front. Indices into `entries` are stale after this.

@@ -95,7 +95,11 @@ impl<W, F> Session<W, F> {
     fn compare_sequences(&mut self, welcome: &Welcome, expected: u64) -> Result<(), SharedProducer> {
         let Some(Known { sent_end: Some(sent_end), first_place, epoch, .. }) = self.known else {
             // Nothing of ours was ever sent to this log: resume where it has this producer.
-            let first = self.entries.front().map_or(self.next_index, |entry| entry.index);
+            let unsent = self.next_index - self.skipped;
+            let first = self.entries.front().map_or(unsent, |entry| match entry.is_unsent() {
+                true => entry.index - self.skipped,
+                false => entry.index,
+            });
             self.base = expected.wrapping_sub(first);
             return Ok(());
         };

@@ -53,13 +53,15 @@ impl<W, F> Session<W, F> {
     fn send(&mut self, at: usize) -> Option<Out> {
         let (link, known) = (self.link.as_mut()?, self.known.as_mut()?);
         let entry = self.entries.get_mut(at)?;
-        let seq = self.base.wrapping_add(entry.index);
+        let index = if entry.was_sent { entry.index } else { entry.index - self.skipped };
+        let seq = self.base.wrapping_add(index);
         if seq > link.expected && at > 0 {
             return None; // only the oldest may jump
         }
         let marked = seq > link.expected || (link.unsure_below.is_some() && at == 0);
         let end = seq.wrapping_add(entry.append.count.into());
         let again = std::mem::replace(&mut entry.was_sent, true);
+        entry.index = index;
         (entry.stage, entry.marked, entry.expected) = (Stage::Sent, marked, link.expected);
         entry.level = entry.append.level.unwrap_or(link.highest);
         link.expected = link.expected.max(end);

@@ -4,7 +4,11 @@ use super::{answer::Answer, out_buffer::OutBuffer, stream::Stream};
 use crate::{Address, ConnectError, session::Out};
 use bytes::BytesMut;
 use clad_proto::frame::{self, ErrorFrame, Flush, Frame, FrameDecoder, Hello, Welcome};
-use std::{io, os::fd::OwnedFd, sync::Arc};
+use std::{
+    io,
+    os::fd::{BorrowedFd, OwnedFd},
+    sync::Arc,
+};
 use tokio::io::Interest;
 
 /// The least number of bytes to read at once.
@@ -71,6 +75,27 @@ impl Framed {
             }
             Out::Flush { id, level } => self.out.write(|buf| Flush { request_id: id, level }.encode(buf)),
         }
+    }
+
+    /// Sends a frame with a descriptor, which comes with its first byte, behind all that is in line.
+    pub(crate) async fn send_with_fd(
+        &mut self,
+        writer: impl FnOnce(&mut BytesMut),
+        fd: BorrowedFd<'_>,
+    ) -> Result<(), ConnectError> {
+        self.send_all().await?;
+        let mut frame = BytesMut::new();
+        writer(&mut frame);
+        let sent = loop {
+            self.stream.ready(Interest::WRITABLE).await.map_err(|error| io_error(&self.address, error))?;
+            match self.stream.try_write_with_fd(&frame, fd) {
+                Ok(sent) => break sent,
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+                Err(error) => return Err(io_error(&self.address, error)),
+            }
+        };
+        self.out.push(frame.split_off(sent).freeze());
+        Ok(())
     }
 
     /// From now on, received descriptors are stored.

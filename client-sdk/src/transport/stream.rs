@@ -2,11 +2,14 @@
 
 use crate::{Address, transport::address::HostPort};
 use bytes::BytesMut;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
+};
 use std::{
     io::{self, IoSlice, IoSliceMut},
     mem::MaybeUninit,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 use tokio::{
     io::{AsyncWriteExt, Interest, Ready},
@@ -67,12 +70,28 @@ impl Stream {
         }
     }
 
+    /// Writes bytes, and a descriptor with the first of them.
+    pub(super) fn try_write_with_fd(&self, bytes: &[u8], fd: BorrowedFd<'_>) -> io::Result<usize> {
+        match self {
+            Self::Unix(stream) => stream.try_io(Interest::WRITABLE, || send(stream, bytes, fd)),
+            Self::Tcp(_) => Err(io::Error::new(io::ErrorKind::InvalidInput, "no descriptor goes over TCP")),
+        }
+    }
+
     pub(super) async fn shutdown(&mut self) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => stream.shutdown().await,
             Self::Unix(stream) => stream.shutdown().await,
         }
     }
+}
+
+fn send(socket: impl AsFd, bytes: &[u8], fd: BorrowedFd<'_>) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fds = [fd];
+    control.push(SendAncillaryMessage::ScmRights(&fds));
+    Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?)
 }
 
 fn receive(socket: impl AsFd, buf: &mut BytesMut, fds: &mut Vec<OwnedFd>) -> io::Result<usize> {

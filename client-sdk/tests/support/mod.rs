@@ -5,13 +5,16 @@
 use bytes::BytesMut;
 use clad_client::{AckLevel, Address, DurabilityPolicy, ErrorInfo, LogId, Producer, ProducerBuilder, Record};
 use clad_proto::frame::*;
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use std::io::IoSlice;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
+};
+use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::{AsyncReadExt, AsyncWriteExt, Interest},
     net::{UnixListener, UnixStream},
 };
 
@@ -125,6 +128,26 @@ impl Peer {
             }
         })
         .await
+    }
+
+    /// The next frame, and the descriptors that come with it.
+    pub(crate) async fn next_with_fds(&mut self) -> (Frame, Vec<OwnedFd>) {
+        let (mut bytes, mut fds) = ([0; 4096], Vec::new());
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+        let read = soon(self.stream.async_io(Interest::READABLE, || {
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let got = recvmsg(&self.stream, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+            for message in control.drain() {
+                if let RecvAncillaryMessage::ScmRights(rights) = message {
+                    fds.extend(rights);
+                }
+            }
+            Ok(got.bytes)
+        }))
+        .await
+        .expect("bytes");
+        self.buf.extend_from_slice(&bytes[..read]);
+        (self.next().await, fds)
     }
 
     pub(crate) async fn next(&mut self) -> Frame {

@@ -75,8 +75,6 @@ impl Default for Config {
                     ring_bytes: MIB,
                     // With it, all rings together take about 100 MiB at most.
                     max_rings: 64,
-                    // About the cost of falling asleep and waking: a client that logs again within it pays neither.
-                    spin: Duration::from_micros(50),
                 },
             },
             admin: Admin { path: Some(Path::new(LOCAL_DIR).join(ADMIN_SOCKET)) },

@@ -38,8 +38,8 @@ pub use load::{CONFIG_FOLDER, LoadArgs, Loaded};
 pub use origin::{Origin, Provenance};
 pub use reload::{Change, ReloadRefused, reload_diff};
 pub use rules::{
-    MAX_GROUP_DELAY, MAX_IN_FLIGHT, MAX_RINGS, MAX_SEGMENT_BYTES, MAX_SOCKET_PATH, MAX_SPIN, MIN_RETAINED_SEGMENTS,
-    RING_BYTES, SEGMENT_BYTES_STEP, SEGMENT_OVERHEAD_BYTES, SIZE_LIMIT_BYTES_MIN,
+    MAX_GROUP_DELAY, MAX_IN_FLIGHT, MAX_RINGS, MAX_SEGMENT_BYTES, MIN_RETAINED_SEGMENTS, RING_BYTES,
+    SEGMENT_BYTES_STEP, SEGMENT_OVERHEAD_BYTES, SIZE_LIMIT_BYTES_MIN,
 };
 pub use types::{
     Access, Admin, Config, Daemon, Durability, FireAndForget, GroupCommit, Ingest, IoEngine, Journal, Limits, Listener,

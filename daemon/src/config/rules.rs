@@ -27,7 +27,7 @@ pub const MAX_GROUP_DELAY: Duration = Duration::from_secs(1);
 /// Segments that retention never removes: the active, the prepared and the newest sealed one.
 pub const MIN_RETAINED_SEGMENTS: u64 = 3;
 /// Longest path of a Unix socket on Linux.
-pub const MAX_SOCKET_PATH: usize = 107;
+const MAX_SOCKET_PATH: usize = 107;
 /// Smallest limit on records and batches that still lets ordinary lines through.
 pub const SIZE_LIMIT_BYTES_MIN: u64 = 1 << 10;
 
@@ -38,8 +38,6 @@ pub(super) const MAX_INFLIGHT_BYTES: u64 = 1 << 40;
 pub const RING_BYTES: RangeInclusive<u64> = 64 << 10..=256 << 20;
 /// Most rings at once: each takes four descriptors of the daemon.
 pub const MAX_RINGS: u32 = 1024;
-/// Longest useful spin; a longer one is a mistaken unit.
-pub const MAX_SPIN: Duration = Duration::from_millis(10);
 
 /// One rule about one key.
 pub(super) struct Rule {
@@ -406,7 +404,6 @@ fn shared_memory() -> Vec<Rule> {
             |number| (1..=MAX_RINGS).contains(number),
             move |number| format!("{number} is not {rings}; `ingest.shm.enabled = false` turns rings off"),
         ),
-        at_most(field!(ingest.shm.spin), MAX_SPIN, show_duration(MAX_SPIN)),
     ]
 }
 

@@ -145,11 +145,6 @@ pub(super) const KEYS: &[Key] = &[
     ),
     key!(ingest.shm.max_rings, RESTART, "The most rings at once; further clients log over the socket."),
     key!(
-        ingest.shm.spin,
-        RESTART,
-        "How long the drain polls after its last record before it sleeps: less latency, for CPU time."
-    ),
-    key!(
         admin.path,
         RESTART,
         "Socket for administration; \"\" is off. Default: admin.sock in $RUNTIME_DIRECTORY, else in the data folder."

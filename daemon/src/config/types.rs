@@ -138,8 +138,6 @@ pub struct SharedMemory {
     pub ring_bytes: u64,
     /// Rings that there may be.
     pub max_rings: u32,
-    /// Time for which the drain looks at the rings without sleeping, after it found something.
-    pub spin: Duration,
 }
 
 /// `[admin]`

@@ -15,8 +15,6 @@ pub(crate) struct Note {
     pub(crate) pid: u32,
     /// Clock ticks since boot; 0: not known.
     pub(crate) pid_start: u64,
-    /// Not set for a ring, and ignored there; a holder's request uses it.
-    pub(crate) other_clock: bool,
     pub(crate) layout: Layout,
 }
 
@@ -37,7 +35,7 @@ impl Layout {
     }
 }
 
-// Seven bits of the note.
+// The upper seven bits of a byte of the note; the lowest is 0.
 const _: () = assert!(clad_shm::VERSION >= Layout::FIRST as u64 && clad_shm::VERSION <= Layout::FIRST as u64 + 0x7f);
 
 impl Default for Layout {
@@ -59,7 +57,7 @@ impl Note {
             place.copy_from_slice(&word.to_le_bytes());
         }
         bytes[48..56].copy_from_slice(&self.pid_start.to_le_bytes());
-        bytes[56] = u8::from(self.other_clock) | (self.layout.0 - Layout::FIRST) << 1;
+        bytes[56] = (self.layout.0 - Layout::FIRST) << 1;
         bytes
     }
 
@@ -76,7 +74,6 @@ impl Note {
             gid: word(40),
             pid: word(44),
             pid_start: u64::from_le_bytes(part(bytes, 48)),
-            other_clock: bytes[56] & 1 != 0,
             layout: Layout(Layout::FIRST + (bytes[56] >> 1)),
         }
     }
@@ -96,16 +93,13 @@ mod tests {
             gid: 5,
             pid: 6,
             pid_start: u64::MAX - 7,
-            other_clock: true,
             layout: Layout::default(),
         };
-        for other_clock in [false, true] {
-            for layout in [Layout::default(), Layout::OTHER, Layout(Layout::FIRST + 0x7f)] {
-                let note = Note { other_clock, layout, ..note };
-                assert_eq!(Note::decode(&note.encode()), note);
-            }
+        for layout in [Layout::default(), Layout::OTHER, Layout(Layout::FIRST + 0x7f)] {
+            let note = Note { layout, ..note };
+            assert_eq!(Note::decode(&note.encode()), note);
         }
-        // As it was before there was a layout in it.
-        assert_eq!((note.encode()[56], Note::default().encode()[56]), (1, 0));
+        // As it was before there was a layout in it; the lowest bit is not read.
+        assert_eq!(Note::default().encode()[56], 0);
     }
 }

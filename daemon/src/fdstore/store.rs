@@ -24,19 +24,27 @@ use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clad_proto::frame::RingId;
+use rustix::event::PollFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use super::{Note, RING_FDS, StoredRing, has_hung_up, is_want};
+use super::note::Note;
+use super::poll::{has_hung_up, is_want, wait};
+use super::stored::{RING_FDS, StoredRing};
 use crate::fds;
 use crate::life::systemd;
+
+/// Its name, for people.
+pub(crate) const NAME: &str = "systemd's descriptor store";
 
 const FD_NAME_PREFIX: &str = "clad-ring-";
 const WITNESS_FD_NAME: &str = "clad-ring-witness";
 /// Time that the service manager has to handle a ring.
 const BARRIER_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time after a service manager that said nothing, in which nobody else waits for it.
+const SILENCE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Time for which the first witness is watched, where the room is not known.
 const FIRST_WITNESS_TIMEOUT: Duration = Duration::from_millis(500);
@@ -77,12 +85,17 @@ pub(super) struct Store {
     room: Option<usize>,
     /// Time for which the next witness is watched.
     witness_timeout: Duration,
+    /// Time until which nothing is stored, for want of an answer.
+    silent_until: Option<Instant>,
 }
 
 impl Store {
     fn new(line: UnixDatagram, room: Option<usize>) -> Self {
         let witness_timeout = if room.is_none() { FIRST_WITNESS_TIMEOUT } else { Duration::ZERO };
-        Self { line, barrier_timeout: BARRIER_TIMEOUT, names: BTreeSet::new(), room, witness_timeout }
+        // A release must not wait for the service manager; where it cannot be had, it is sent with waits.
+        let _ = line.set_nonblocking(true);
+        let (barrier_timeout, names) = (BARRIER_TIMEOUT, BTreeSet::new());
+        Self { line, barrier_timeout, names, room, witness_timeout, silent_until: None }
     }
 
     /// The store of this process, where a service manager runs it.
@@ -92,8 +105,7 @@ impl Store {
         let line = systemd::notify_socket().ok().flatten();
         if line.is_none() && systemd::runs_this_process() {
             tracing::warn!(
-                "this unit has no notification socket (Type=notify), so systemd keeps no rings: a process of clad's does, and \
-                 KillMode=control-group ends it with clad"
+                "this unit has no notification socket (Type=notify), so systemd stores no rings: `posted` is not offered"
             );
         }
         let room = std::env::var("FDSTORE").ok().and_then(|room| room.parse().ok());
@@ -101,32 +113,42 @@ impl Store {
     }
 
     /// Stores a ring, and checks that it is stored.
-    pub(super) fn keep(&mut self, ring: &StoredRing) -> io::Result<()> {
+    pub(super) fn put(&mut self, ring: &StoredRing) -> io::Result<()> {
+        if self.silent_until.is_some_and(|until| Instant::now() < until) {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "it has not answered"));
+        }
+        let put = self.put_now(ring);
+        let is_silent = |e: &io::Error| matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut);
+        self.silent_until = put.as_ref().err().filter(|e| is_silent(e)).map(|_| Instant::now() + SILENCE_PAUSE);
+        put
+    }
+
+    fn put_now(&mut self, ring: &StoredRing) -> io::Result<()> {
         if self.names.contains(WITNESS_FD_NAME) {
-            self.remove(WITNESS_FD_NAME)?; // of a try that was cut off, for want of descriptors for example
+            self.remove_waiting(WITNESS_FD_NAME)?; // of a try that was cut off, for want of descriptors for example
         }
         // With its witness.
         if self.room.is_some_and(|room| self.names.len() + 2 > room) {
             return Err(is_full());
         }
-        let kept = self.try_keep(ring);
-        if kept.is_err() {
-            self.forget(&ring.note)?;
+        let put = self.try_put(ring);
+        if put.is_err() {
+            self.remove_waiting(&name(&ring.note))?;
         }
-        kept
+        put
     }
 
-    fn try_keep(&mut self, ring: &StoredRing) -> io::Result<()> {
+    fn try_put(&mut self, ring: &StoredRing) -> io::Result<()> {
         self.store(&name(&ring.note), packed(ring)?.as_fd())?;
         let (seen, witness) = io::pipe()?;
         self.store(WITNESS_FD_NAME, witness.as_fd())?;
         drop(witness);
         let (done, barrier) = io::pipe()?;
-        fds::send(&self.line, b"BARRIER=1", &[barrier.as_fd()])?;
+        self.send(b"BARRIER=1", &[barrier.as_fd()])?;
         drop(barrier);
         let (dealt_with, taken) =
             (has_hung_up(&done, self.barrier_timeout)?, !has_hung_up(&seen, self.witness_timeout)?);
-        self.remove(WITNESS_FD_NAME)?;
+        self.remove_waiting(WITNESS_FD_NAME)?;
         match (dealt_with, taken) {
             (true, true) => {
                 self.witness_timeout = Duration::ZERO;
@@ -148,12 +170,33 @@ impl Store {
         self.names.insert(name.to_owned());
         // Not polled: a store that looks for hang-ups would drop them when it sees one.
         let text = format!("FDSTORE=1\nFDPOLL=0\nFDNAME={name}\n");
-        fds::send(&self.line, text.as_bytes(), &[fd]).map(drop)
+        self.send(text.as_bytes(), &[fd])
     }
 
-    fn remove(&mut self, name: &str) -> io::Result<()> {
+    /// Sends a message as soon as there is room for it.
+    fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let until = Instant::now() + self.barrier_timeout;
+        loop {
+            match fds::send(&self.line, bytes, fds) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock && Instant::now() < until => {
+                    wait(&self.line, PollFlags::OUT, until.saturating_duration_since(Instant::now()))?;
+                }
+                sent => return sent.map(drop),
+            }
+        }
+    }
+
+    fn remove_waiting(&mut self, name: &str) -> io::Result<()> {
+        self.send(&removal(name), &[])?;
         self.names.remove(name);
-        fds::send(&self.line, format!("FDSTOREREMOVE=1\nFDNAME={name}\n").as_bytes(), &[]).map(drop)
+        Ok(())
+    }
+
+    /// Removes one where that can be sent now.
+    fn remove(&mut self, name: &str) -> io::Result<()> {
+        fds::send(&self.line, &removal(name), &[])?;
+        self.names.remove(name);
+        Ok(())
     }
 
     /// Returns the rings that came back. A descriptor with a ring's name that is no ring is released; a name of another
@@ -172,7 +215,7 @@ impl Store {
                     Ok(ring) => kept.push(ring),
                     Err(error) if is_want(&error) => return Err(error),
                     Err(error) => {
-                        tracing::warn!(name, %error, "what came back from the descriptor store is no ring: it is let go");
+                        tracing::warn!(name, %error, "what came back from the descriptor store is no ring: it is released");
                         let _ = self.remove(&name);
                     }
                 }
@@ -180,6 +223,10 @@ impl Store {
         }
         Ok(kept)
     }
+}
+
+fn removal(name: &str) -> Vec<u8> {
+    format!("FDSTOREREMOVE=1\nFDNAME={name}\n").into_bytes()
 }
 
 fn is_full() -> io::Error {
@@ -221,7 +268,7 @@ fn unpacked(stored: &OwnedFd) -> io::Result<StoredRing> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::os::unix::fs::MetadataExt;
 
     use super::*;
@@ -255,7 +302,7 @@ mod tests {
 
     /// A service manager with so much room, which may not ask the kernel which descriptors are the same. Returns the
     /// store of a service, and, at its end, what lies in it.
-    fn manager(room: usize, stored: Content) -> (Store, std::thread::JoinHandle<Content>) {
+    pub(in crate::fdstore) fn manager(room: usize, stored: Content) -> (Store, std::thread::JoinHandle<Content>) {
         manager_that_drops(drop, room, stored)
     }
 
@@ -312,7 +359,7 @@ mod tests {
         for room in 0..5 {
             let (mut store, stored) = manager(room, Vec::new());
             let rings = [1, 2, 3].map(ring);
-            let kept = rings.each_ref().map(|ring| store.keep(ring).is_ok());
+            let kept = rings.each_ref().map(|ring| store.put(ring).is_ok());
             // One for each, and a place for the witness while it is looked for.
             assert_eq!(kept, [room >= 2, room >= 3, room >= 4], "room for {room}");
             let wanted: Vec<String> =
@@ -334,12 +381,12 @@ mod tests {
             let handed = InheritedFds(vec![(name(&ring(9).note), packed(&ring(9)).expect("packed"))]);
             assert_eq!(notes(&store.sort(handed).expect("there are descriptors")), notes(&[ring(9)]));
             let rings = [1, 2, 3].map(ring);
-            let kept = rings.each_ref().map(|ring| store.keep(ring).is_ok());
+            let kept = rings.each_ref().map(|ring| store.put(ring).is_ok());
             assert_eq!(kept, [room >= 3, room >= 4, room >= 5], "room for {room}");
             // A released ring makes room, and the witness of a try that was cut off takes none.
-            store.forget(&ring(9).note).expect("told");
+            store.forget(&ring(9).note).expect("sent");
             store.store(WITNESS_FD_NAME, pipe().as_fd()).expect("sent");
-            assert_eq!(store.keep(&ring(4)).is_ok(), room >= 2, "room for {room}");
+            assert_eq!(store.put(&ring(4)).is_ok(), room >= 2, "room for {room}");
             let stored = end(&store, stored).len();
             assert_eq!(stored, kept.iter().filter(|kept| **kept).count() + usize::from(room >= 2), "room for {room}");
         }
@@ -358,8 +405,8 @@ mod tests {
             let (mut store, stored) = manager_that_drops(later, room, Vec::new());
             store.witness_timeout = if room == 0 { TEST_TIMEOUT } else { Duration::from_millis(1) };
             for _ in 0..2 {
-                assert_eq!(store.keep(&ring(1)).is_ok(), room > 0, "room for {room}");
-                store.forget(&ring(1).note).expect("told");
+                assert_eq!(store.put(&ring(1)).is_ok(), room > 0, "room for {room}");
+                store.forget(&ring(1).note).expect("sent");
                 assert_eq!(store.witness_timeout.is_zero(), room > 0, "until one was taken");
             }
             end(&store, stored);
@@ -374,7 +421,7 @@ mod tests {
     fn every_ring_comes_back_whole_at_each_start() {
         let (mut store, stored) = manager(9, Vec::new());
         let rings = [1, 2, 3].map(ring);
-        rings.iter().for_each(|ring| store.keep(ring).expect("kept"));
+        rings.iter().for_each(|ring| store.put(ring).expect("kept"));
         let mut stored = end(&store, stored);
         let other_name = stored[0].0.replace("01", "0g");
         for _start in 0..2 {
@@ -413,6 +460,6 @@ mod tests {
     fn a_service_manager_that_says_nothing_stores_nothing() {
         let (line, _theirs) = UnixDatagram::pair().unwrap();
         let mut store = Store { barrier_timeout: Duration::from_millis(20), ..Store::new(line, Some(9)) };
-        assert_eq!(store.keep(&ring(1)).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(store.put(&ring(1)).unwrap_err().kind(), io::ErrorKind::TimedOut);
     }
 }

@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn who_owes_an_answer_makes_no_room() {
+    fn a_connection_with_an_answer_due_makes_no_room() {
         let slots = slots(4);
         let mine = all_of(&slots, ME);
         let mut pending_answer: Vec<_> = mine.iter().map(|slot| slot.slot_state.pending_answer()).collect();

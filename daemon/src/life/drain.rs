@@ -60,7 +60,8 @@ pub(super) async fn drain(running: &mut Running, stop: &watch::Sender<bool>) -> 
             tracing::error!(
                 ?drain_timeout,
                 rings = left_over,
-                "the log was closed cleanly, but not every posted record in rings was taken: under systemd a restart takes the rest, and `systemctl stop` drops it; else a process `clad hold` stores it for the next start"
+                "the log was closed cleanly, but not every posted record in rings was taken: systemd's store has the rest for \
+                 a restart, and `systemctl stop` drops it; a client that lives hands its ring to the next start"
             );
             Exit::Failed
         }
@@ -104,13 +105,6 @@ fn not_kept(before: &Watermarks, now: &Watermarks, in_rings: Option<u64>) -> Str
 }
 
 impl Services {
-    /// Asked to end while it waited for the stored rings: nothing was taken, and they stay stored.
-    pub(super) async fn end_early(&self, notifier: &Notifier) -> Exit {
-        tracing::error!("stopped before the rings of the earlier daemon were known: they stay stored");
-        self.close_log(notifier).await;
-        Exit::Failed
-    }
-
     /// The start has failed, and said why. Listeners that were there before may have taken something.
     pub(super) async fn end_failed(&self, exit: Exit, stop: &watch::Sender<bool>, notifier: &Notifier) -> Exit {
         let _ = stop.send(true);

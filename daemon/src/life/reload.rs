@@ -223,8 +223,8 @@ mod tests {
             command.args(["--default-signal=HUP", "sleep", "1000"]).env_remove("RUNTIME_DIRECTORY");
             command.envs(runtime.map(|folder| ("RUNTIME_DIRECTORY", folder)));
             let other = Self(command.spawn().unwrap());
-            // The kernel shows a program's environment a moment after its parent continues.
-            while std::fs::read(format!("/proc/{}/environ", other.0.id())).unwrap().is_empty() {
+            // HUP has its default only once `env` has become `sleep`, and the kernel shows the environment from then on.
+            while !std::fs::read(format!("/proc/{}/cmdline", other.0.id())).unwrap().starts_with(b"sleep\0") {
                 std::thread::yield_now();
             }
             other

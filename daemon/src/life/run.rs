@@ -19,7 +19,7 @@ use super::services::Services;
 use super::start::{START_TIMEOUT_EXTENSION, failed};
 use crate::config::{Config, LoadArgs, Loaded};
 use crate::exit::Exit;
-use crate::fdstore::InheritedFds;
+use crate::fdstore::{FdStore, InheritedFds};
 use crate::ingest;
 use crate::ingest::Reactor;
 use crate::ingest::quota::Quota;
@@ -131,13 +131,14 @@ async fn live(
         Ok(records) => records,
         Err(exit) => return services.end_failed(exit, &stop, &notifier).await,
     };
-    let stored = tokio::select! {
-        stored = services.stored(inherited_fds, &notifier) => stored,
-        () = signals.end() => return services.end_early(&notifier).await,
-    };
-    let stored = match stored {
+    let stored = match FdStore::of_process(inherited_fds) {
         Ok(stored) => stored,
-        Err(exit) => return services.end_failed(exit, &stop, &notifier).await,
+        Err(e) => {
+            let e = format!(
+                "{e}; raise the limit of open files (LimitNOFILE= in the unit) or make memory free: the rings stay stored"
+            );
+            return services.end_failed(failed("take the stored rings", &e), &stop, &notifier).await;
+        }
     };
     let reactor = match Reactor::start(workers(), &Handle::current()) {
         Ok(reactor) => reactor,

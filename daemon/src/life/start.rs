@@ -15,14 +15,13 @@ use tokio_stream::wrappers::UnixListenerStream;
 
 use crate::access::Access;
 use crate::exit::Exit;
-use crate::fdstore::{self, FdStore, InheritedFds, Sought, StoredRing};
+use crate::fdstore::{FdStore, StoredRing};
 use crate::ingest::quota::Quota;
 use crate::ingest::rings::{self, Rings};
 use crate::ingest::{self, grpc};
 use crate::ingest::{Admission, ConnectionSlots, FramedService, LiveSettings, PeerTimeouts, Reactor, bind_unix};
 use crate::life::inherited_sockets::InheritedSockets;
 use crate::life::services::Services;
-use crate::life::systemd::Notifier;
 use crate::life::{advice, setup};
 use crate::ops::admin::{AdminHandler, AdminService};
 use crate::ops::health::router;
@@ -109,7 +108,7 @@ impl Services {
         mut inherited: InheritedSockets,
         mut listen_addresses: HashMap<String, String>,
         records: Records,
-        stored: Option<(FdStore, Vec<StoredRing>)>,
+        (fd_store, stored): (FdStore, Vec<StoredRing>),
         reactor: Reactor,
     ) -> Result<Served, Exit> {
         let config = &self.config;
@@ -132,7 +131,7 @@ impl Services {
             window: setup::WINDOW,
             budget: Quota::new(budget_bytes),
         });
-        let rings = self.rings(&admission, stored)?;
+        let rings = self.rings(&reactor, &admission, (fd_store, stored))?;
         rings.first_drain().await;
         tokio::spawn(rings.clone().adopt_the_rest());
         let reads = Reads::new(self.journal.clone(), admission.flush_reach);
@@ -229,34 +228,20 @@ impl Services {
         Ok(Records { listener, sockets })
     }
 
-    /// The fd store, and the stored rings; nothing where there can be none. Waits for any process that has them.
-    pub(super) async fn stored(
-        &self,
-        inherited_fds: InheritedFds,
-        notifier: &Notifier,
-    ) -> Result<Option<(FdStore, Vec<StoredRing>)>, Exit> {
-        let sought = Sought {
-            socket: self.config.ingest.unix.path.as_deref(),
-            data: &self.config.journal.dir,
-            is_new: self.journal.report().fresh,
-        };
-        let found = fdstore::find(sought, inherited_fds, &self.health, |silence| {
-            self.health.not_ready("start", format!("starting: {silence}"));
-            notifier.status(&format!("waiting: {silence}"));
-            notifier.extend_timeout(START_TIMEOUT_EXTENSION);
-        });
-        found.await.map_err(|e| failed("find the rings of the daemon before this one", &e))
-    }
-
     /// Resumes the stored rings, and is ready to give out others. Nobody is served before their first drain.
-    fn rings(&self, admission: &Arc<Admission>, stored: Option<(FdStore, Vec<StoredRing>)>) -> Result<Rings, Exit> {
-        let Some((fd_store, stored)) = stored else { return Ok(Rings::default()) };
+    fn rings(
+        &self,
+        reactor: &Reactor,
+        admission: &Arc<Admission>,
+        (fd_store, stored): (FdStore, Vec<StoredRing>),
+    ) -> Result<Rings, Exit> {
         let settings = rings::Settings::of(&self.config.ingest.shm);
         let gives_out = self.config.ingest.shm.enabled && self.config.ingest.unix.path.is_some();
         if !gives_out && stored.is_empty() {
             return Ok(Rings::default());
         }
-        Rings::start(settings, admission.clone(), fd_store, stored).map_err(|e| failed("start the drain of rings", &e))
+        Rings::start(reactor, settings, admission.clone(), fd_store, stored)
+            .map_err(|e| failed("start the drain of rings", &e))
     }
 
     fn serve_admin(

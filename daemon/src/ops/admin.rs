@@ -109,7 +109,8 @@ fn rings(rings: &Rings) -> v1::Rings {
         data_bytes: usage.data_bytes,
         used_bytes: usage.used_bytes,
         waiting_appends: usage.waiting,
-        aside: rings.stalled() as u64,
+        stalled: rings.stalled() as u64,
+        unstored: rings.unstored().0 as u64,
     }
 }
 

@@ -7,8 +7,12 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use crate::defect::end_clad;
 use crate::ops::health::{Health, journal_failed};
 use crate::ops::metrics::{self, Recovery, Rule, Trigger};
+
+/// Name of the journal in the report of a panic under its lock.
+const JOURNAL: &str = "the journal";
 
 /// The observer that the journal is opened with. `phase` reports what a start is doing.
 pub(crate) fn observer(health: Health, phase: watch::Sender<String>) -> Observer {
@@ -150,9 +154,64 @@ fn handle_event(health: &Health, event: &Event) {
             tracing::info!("retention by age resumed");
         }
         Event::Scanning { .. } => {} // of a start: see `observer`
+        Event::StateBroken => end_clad(JOURNAL),
         Event::Lost { from, to } => {
             metrics::damaged(*from, *to);
             tracing::error!(from, to, "acknowledged records are lost");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+    use std::time::Duration;
+
+    use clad_journal::{AfterRefusal, Append, Journal, JournalConfig, Level};
+
+    use super::*;
+    use crate::defect::tests::ends_by_a_panic;
+
+    /// Everybody needs the journal's state: a process that stays without it serves nobody. It ends within a second.
+    #[test]
+    fn a_panic_under_the_lock_of_the_journal_ends_the_process() {
+        const HERE: &str = "CLAD_TEST_PANIC_UNDER_THE_LOCK";
+        if std::env::var_os(HERE).is_some() {
+            let dir = tempfile::tempdir().unwrap();
+            let config = JournalConfig { reserve_free: 0, segment_bytes: 8 << 20, ..JournalConfig::default() };
+            let observer = observer(Health::default(), watch::Sender::default());
+            let journal = Journal::open_dir(dir.path(), config, observer).unwrap();
+            let append = Append {
+                producer: [7; 16],
+                owner: 1,
+                producer_epoch: 1,
+                first_sequence: 0,
+                count: 1,
+                gap: false,
+                level: Level::Durable,
+                min_time_ns: 1000,
+                max_time_ns: 1000,
+                peer_meta: &[],
+                payload: b"x",
+                payload_checksum: 0,
+                permit: None,
+            };
+            let (from, item, _) = append.split();
+            let (journal, from, now) = (&journal, &from, journal.now());
+            let panics = thread::scope(|scope| {
+                // An answer is given under the lock, where the journal's own asserts stand.
+                let fails = move || {
+                    let runs = [(from, &[item][..])];
+                    drop(journal.append(runs, AfterRefusal::Judge, None, now, |_| panic!("on purpose")));
+                };
+                let thread = scope.spawn(fails);
+                thread::sleep(Duration::from_secs(1));
+                thread.join().is_err()
+            });
+            assert!(!panics, "a second later the process is still there");
+            return;
+        }
+        let test = "a_panic_under_the_lock_of_the_journal_ends_the_process";
+        ends_by_a_panic(module_path!(), test, HERE, JOURNAL);
     }
 }

@@ -26,5 +26,8 @@ pub(crate) fn look(journal: &Journal, rings: &Rings, health: &Health, reserve_fr
     metrics::lost(lost.records, broken);
     let (count, bytes) = rings.totals();
     metrics::rings(count as u64, bytes as u64, rings.stalled() as u64);
+    // Where there is no store, none has failed.
+    let (unstored, has_store) = rings.unstored();
+    metrics::rings_unprotected(if has_store { unstored as u64 } else { 0 });
     metrics::ready(health.state().not_ready.is_none());
 }

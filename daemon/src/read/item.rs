@@ -5,7 +5,7 @@
 //! order and when.
 
 use bytes::{Bytes, BytesMut};
-use clad_proto::frame::{CaughtUp, ErrorFrame, Gap, ReadEnd, RecordsHead, encode_records};
+use clad_proto::frame::{CaughtUp, ErrorFrame, Gap, Progress, ReadEnd, RecordsHead, encode_records};
 
 /// One item sent to a reader.
 pub(crate) enum Item<'a> {
@@ -15,6 +15,8 @@ pub(crate) enum Item<'a> {
     Gap(Gap),
     /// All there is was given; more may follow.
     CaughtUp(CaughtUp),
+    /// All before this place was given, or does not match the filter.
+    Progress(Progress),
     /// The last thing.
     End(ReadEnd),
     /// The last thing, when it cannot go on.
@@ -51,6 +53,7 @@ impl Block for Frames {
             }
             Item::Gap(gap) => gap.encode(out),
             Item::CaughtUp(caught_up) => caught_up.encode(out),
+            Item::Progress(progress) => progress.encode(out),
             Item::End(end) => end.encode(out),
             Item::Failed(error) => error.encode(out),
         }

@@ -9,6 +9,7 @@
 
 mod cursor;
 mod item;
+mod sieve;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -18,10 +19,12 @@ use std::sync::Arc;
 use clad_journal::{Journal, Level};
 use clad_proto::frame::{Read, ReadFrom};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo, LogId};
+use tokio::sync::Semaphore;
 
 use crate::ingest::quota::{Owner, Quota, QuotaUsage};
 use crate::ingest::slots::Slots;
 use crate::ops::metrics;
+use sieve::{FILTER_EXPRESSIONS_MAX, Sieve};
 use stream::ReadSlots;
 
 pub(crate) use cursor::is_there;
@@ -40,6 +43,8 @@ pub(crate) struct Reads {
     reach: AckLevel,
     looks: Arc<Quota>,
     open: Arc<Slots>,
+    /// Regular expressions in filters.
+    expressions: Arc<Semaphore>,
 }
 
 impl Reads {
@@ -49,6 +54,7 @@ impl Reads {
             reach,
             looks: Quota::new(CONCURRENT_LOOKS_MAX),
             open: Slots::new(OPEN_READS_MAX, 0, usize::MAX),
+            expressions: Arc::new(Semaphore::new(FILTER_EXPRESSIONS_MAX)),
         })
     }
 
@@ -61,7 +67,7 @@ impl Reads {
     ///
     /// # Errors
     /// A cursor that is not of this log, or of an abandoned history; a level that has no reads, or that this log cannot
-    /// keep; too many READs.
+    /// keep; a filter that is not evaluated; too many READs.
     pub(crate) fn start(&self, read: &Read, owner: Owner) -> Result<ReadStream, ErrorInfo> {
         let level = match read.min_level {
             AckLevel::Written => Level::Written,
@@ -88,6 +94,7 @@ impl Reads {
             ReadFrom::Cursor(cursor) => cursor::resolve(&meta, watermarks.received, cursor)?,
             ReadFrom::Tail(n) => end.saturating_sub(n).max(meta.lowest_offset),
         };
+        let sieve = read.filter.as_ref().map(|filter| Sieve::new(filter, &self.expressions)).transpose()?;
         // A READ that does not follow gets the records that there are now, and an end, however fast the log grows.
         let stop_at = if read.follow { u64::MAX } else { end };
         let Some(open) = self.open.take(owner) else {
@@ -100,6 +107,6 @@ impl Reads {
         };
         let slots = ReadSlots::new(self.looks.handle(owner), open);
         let log_id = LogId::from_bytes(meta.log_id);
-        Ok(ReadStream::new(self.journal.clone(), log_id, *read, (from, stop_at), level, slots))
+        Ok(ReadStream::new(self.journal.clone(), log_id, read.clone(), (from, stop_at), level, sieve, slots))
     }
 }

@@ -8,16 +8,17 @@
 //! among all READs.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use clad_journal::format::footer::StoredRange;
 use clad_journal::{Batch, Found, Journal, Level, ReadError, Reader};
-use clad_proto::frame::{CaughtUp, ErrorFrame, Gap, GapReason, Read, ReadEnd, ReadEndReason, RecordsHead};
+use clad_proto::frame::{CaughtUp, ErrorFrame, Gap, GapReason, Progress, Read, ReadEnd, ReadEndReason, RecordsHead};
 use clad_proto::{Cursor, ErrorCode, ErrorInfo, LogId, ProducerId, scan};
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::item::{Block, Frames, Item};
+use super::sieve::Sieve;
 use crate::ingest::quota::QuotaHandle;
 use crate::ingest::slots::Slot;
 
@@ -26,6 +27,9 @@ const BLOCK_BYTES: usize = 128 * 1024;
 /// Bytes of the log that are looked at before the check whether the reader still wants them: several blocks, and about
 /// as much as a disk gives in some milliseconds.
 pub(super) const LOOK_BYTES_MAX: usize = 1024 * 1024;
+
+/// A following READ whose filter lets nothing through says where it stands once in so much time.
+const PASSED_OVER_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A READ's places among all.
 pub(super) struct ReadSlots {
@@ -70,6 +74,9 @@ pub(crate) struct ReadStream {
     left: u64,
     level: Level,
     reader: Option<Reader>,
+    sieve: Option<Sieve>,
+    /// The place behind what was last sent: the peer knows it.
+    sent_to: u64,
     slots: ReadSlots,
 }
 
@@ -105,13 +112,15 @@ impl ReadStream {
         read: Read,
         (from, stop_at): (u64, u64),
         level: Level,
+        sieve: Option<Sieve>,
         slots: ReadSlots,
     ) -> Self {
         let reader = journal.reader(from, level);
         let left = read.limit.map_or(u64::MAX, std::num::NonZeroU64::get);
         let range = (read.since.unwrap_or(i64::MIN), read.until.unwrap_or(i64::MAX));
         let reader = Some(if range == (i64::MIN, i64::MAX) { reader } else { reader.within(range.0, range.1) });
-        Self { journal, log_id, read, next: from, epoch: 0, stop_at, left, level, reader, slots }
+        let (next, sent_to) = (from, from);
+        Self { journal, log_id, read, next, epoch: 0, stop_at, left, level, reader, sieve, sent_to, slots }
     }
 
     #[cfg(test)]
@@ -143,7 +152,7 @@ impl ReadStream {
         mut cancelled: watch::Receiver<bool>,
     ) -> Ended {
         let mut watermarks = self.journal.subscribe();
-        let mut reported_at = None;
+        let mut reported: Option<(u64, tokio::time::Instant)> = None;
         loop {
             // Not later: records that are given next may be abandoned meanwhile, and then they are in no later history.
             self.epoch = self.epoch.max(watermarks.borrow_and_update().epoch);
@@ -154,7 +163,7 @@ impl ReadStream {
                 () = out.closed() => return Ended::Gone,
                 () = self.slots.make_room() => break,
                 Ok(_) = cancelled.wait_for(|cancelled| *cancelled) => None,
-                permit = self.slots.looks.take(1) => permit,
+                permit = self.slots.looks.take(self.sieve.as_ref().map_or(1, Sieve::looks)) => permit,
             };
             let (mut block, look) = if *cancelled.borrow() {
                 (B::default(), Look::Cancelled)
@@ -179,12 +188,21 @@ impl ReadStream {
                 }
             };
             let caught_up = matches!(look, Look::CaughtUp);
+            let mut report_at = None;
             let ended = match look {
-                Look::More => false,
+                Look::More => {
+                    if self.sieve.is_some() && self.next > self.sent_to {
+                        block.put(Item::Progress(Progress { request_id, cursor: self.cursor() }));
+                        self.sent_to = self.next;
+                    }
+                    false
+                }
                 Look::CaughtUp if self.read.follow => {
-                    if reported_at != Some(self.next) {
+                    let now = tokio::time::Instant::now();
+                    report_at = self.report_at(reported, now);
+                    if report_at.is_some_and(|at| at <= now) {
                         block.put(Item::CaughtUp(CaughtUp { request_id, cursor: self.cursor() }));
-                        reported_at = Some(self.next);
+                        (reported, report_at) = (Some((self.next, now)), None);
                     }
                     false
                 }
@@ -223,10 +241,25 @@ impl ReadStream {
                     Ok(_) = cancelled.wait_for(|cancelled| *cancelled) => {}
                     () = out.closed() => return Ended::Gone,
                     () = self.slots.make_room() => break,
+                    () = sleep_until(report_at) => {}
                 }
             }
         }
         self.abandon::<B>(out, stop, cancelled).await
+    }
+
+    /// When CAUGHT_UP is due: at once if something was sent since the last, or there is no filter. Else the reader learns
+    /// only that its place moves, and that can wait.
+    fn report_at(
+        &self,
+        reported: Option<(u64, tokio::time::Instant)>,
+        now: tokio::time::Instant,
+    ) -> Option<tokio::time::Instant> {
+        match reported {
+            Some((at, _)) if at == self.next => None,
+            Some((at, when)) if self.sieve.is_some() && self.sent_to <= at => Some(when + PASSED_OVER_INTERVAL),
+            _ => Some(now),
+        }
     }
 
     /// Ends because others want the slot.
@@ -256,6 +289,9 @@ impl ReadStream {
         let mut block = B::default();
         let Some(mut reader) = self.reader.take() else { return (self, block, Look::CaughtUp) };
         let mut bytes = LOOK_BYTES_MAX;
+        if let Some(Err(error)) = self.sieve.as_mut().map(Sieve::prepare) {
+            return (self, block, Look::Failed(error));
+        }
         let look = loop {
             if self.left == 0 {
                 break Look::Limit;
@@ -282,6 +318,7 @@ impl ReadStream {
                     let epoch = self.journal.watermarks().epoch;
                     block.put(Item::Gap(Gap { request_id: self.read.request_id, from, to, epoch, reason }));
                     self.next = to;
+                    self.sent_to = to;
                 }
                 Err(e) => break Look::Failed(ErrorInfo::new(ErrorCode::Internal, e.to_string())),
             }
@@ -300,7 +337,9 @@ impl ReadStream {
                 continue;
             }
             let skip = self.next.saturating_sub(first) as u32;
-            if !self.in_time(batch, chunk.payload, h.count) {
+            let producer_id = ProducerId::from_bytes(h.producer);
+            let passes = |sieve: &Sieve| sieve.passes(producer_id, h.count, chunk.payload, h.payload_checksum);
+            if !self.in_time(batch, chunk.payload, h.count) || !self.sieve.as_ref().is_none_or(passes) {
                 self.next = end;
                 continue;
             }
@@ -310,7 +349,7 @@ impl ReadStream {
                 count: range.count,
                 first_offset: first,
                 append_time: u64::try_from(batch.append_real_ns).unwrap_or(0),
-                producer_id: ProducerId::from_bytes(h.producer),
+                producer_id,
                 producer_epoch: h.producer_epoch,
                 payload_crc: h.payload_checksum,
                 first_seq: h.first_sequence,
@@ -321,6 +360,7 @@ impl ReadStream {
             block.put(Item::Records { request_id, head, peer_meta: chunk.peer_meta, payload: chunk.payload });
             self.left -= u64::from(take);
             self.next = first + u64::from(skip) + u64::from(take);
+            self.sent_to = self.next;
         }
     }
 
@@ -334,5 +374,12 @@ impl ReadStream {
         let Ok(times) = scan(payload, count, u32::MAX).map(|s| s.times_or(appended)) else { return true };
         let signed = |t: u64| i64::try_from(t).unwrap_or(i64::MAX);
         signed(times.max) >= since && signed(times.min) <= until
+    }
+}
+
+async fn sleep_until(time: Option<tokio::time::Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
     }
 }

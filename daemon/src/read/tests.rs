@@ -1,5 +1,7 @@
 //! Reads that find nothing for long, and many of them: no read holds a thread that it does not use.
 
+mod filters;
+
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -61,7 +63,7 @@ fn log_under(policy: Policy) -> Log {
 /// A range of time without records.
 fn nothing() -> Read {
     let (from, min_level) = (ReadFrom::Offset(0), AckLevel::Written);
-    Read { request_id: 1, from, follow: false, limit: None, min_level, since: Some(1), until: Some(2) }
+    Read { request_id: 1, from, follow: false, limit: None, min_level, since: Some(1), until: Some(2), filter: None }
 }
 
 /// A read that runs, and what holds it.

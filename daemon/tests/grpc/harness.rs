@@ -15,7 +15,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Status, Streaming};
 use v1::admin_client::AdminClient;
 use v1::append_request::Message as Asked;
-use v1::append_response::Message as Told;
+use v1::append_response::Message as Answer;
 use v1::ingest_client::IngestClient;
 use v1::log_client::LogClient;
 use v1::read_response::Message as Given;
@@ -133,14 +133,14 @@ impl Stream {
     pub(crate) async fn hello(&mut self, hello: v1::Hello) -> Result<(), ErrorInfo> {
         self.ask(Asked::Hello(hello)).await;
         match self.answer().await.map_err(|status| from_status(&status).unwrap())? {
-            Some(Told::Welcome(welcome)) => self.welcome = welcome,
+            Some(Answer::Welcome(welcome)) => self.welcome = welcome,
             other => panic!("no welcome: {other:?}"),
         }
         Ok(())
     }
 
     /// The next answer; nothing at a good end.
-    pub(crate) async fn answer(&mut self) -> Result<Option<Told>, Status> {
+    pub(crate) async fn answer(&mut self) -> Result<Option<Answer>, Status> {
         let answer = timeout(TEST_TIMEOUT, self.answers.message()).await.expect("an answer in time")?;
         Ok(answer.map(|response| response.message.unwrap()))
     }
@@ -152,14 +152,14 @@ impl Stream {
 
     pub(crate) async fn accepted(&mut self) -> v1::Accepted {
         match self.answer().await.unwrap() {
-            Some(Told::Accepted(accepted)) => accepted,
+            Some(Answer::Accepted(accepted)) => accepted,
             other => panic!("not accepted: {other:?}"),
         }
     }
 
     pub(crate) async fn refused(&mut self) -> (v1::Refused, ErrorInfo) {
         match self.answer().await.unwrap() {
-            Some(Told::Refused(refused)) => (refused.clone(), refused.error.unwrap().into()),
+            Some(Answer::Refused(refused)) => (refused.clone(), refused.error.unwrap().into()),
             other => panic!("not refused: {other:?}"),
         }
     }
@@ -168,8 +168,8 @@ impl Stream {
     pub(crate) async fn reached(&mut self, level: v1::AckLevel, end: u64) {
         loop {
             match self.answer().await.unwrap() {
-                Some(Told::Watermark(mark)) if mark.level() == level && mark.offset >= end => return,
-                Some(Told::Watermark(_)) => {}
+                Some(Answer::Watermark(mark)) if mark.level() == level && mark.offset >= end => return,
+                Some(Answer::Watermark(_)) => {}
                 other => panic!("not a watermark: {other:?}"),
             }
         }

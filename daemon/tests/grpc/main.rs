@@ -15,7 +15,7 @@ use tonic::{Code, Status};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use v1::append_request::Message as Asked;
-use v1::append_response::Message as Told;
+use v1::append_response::Message as Answer;
 use v1::read_response::Message as Given;
 
 use harness::{Daemon, MIB, Stream, TEST_TIMEOUT, lines, message, read, records, text};
@@ -49,11 +49,11 @@ async fn each_level_is_answered_as_it_says() {
     stream.ask(Asked::Flush(v1::Flush { id: 77, level: v1::AckLevel::Written.into() })).await;
     loop {
         match stream.answer().await.unwrap() {
-            Some(Told::Watermark(mark)) if mark.flush_id == 77 => {
+            Some(Answer::Watermark(mark)) if mark.flush_id == 77 => {
                 assert!(mark.offset >= at);
                 break;
             }
-            Some(Told::Watermark(_)) => {}
+            Some(Answer::Watermark(_)) => {}
             other => panic!("not a watermark: {other:?}"),
         }
     }
@@ -79,7 +79,7 @@ async fn what_cannot_be_taken_is_refused_and_the_stream_goes_on() {
     stream.append(2, v1::AckLevel::Received, lines(2)).await;
     assert_eq!(stream.refused().await.1.code, ErrorCode::SequenceOverlap);
 
-    stream.append(3, v1::AckLevel::None, logs::ResourceLogs::default()).await; // dropped, and not told
+    stream.append(3, v1::AckLevel::None, logs::ResourceLogs::default()).await; // dropped without an answer
     stream.append(3, v1::AckLevel::Received, logs::ResourceLogs::default()).await;
     assert_eq!(stream.refused().await.1.code, ErrorCode::BadRecord);
     let mut two = lines(1);
@@ -135,7 +135,7 @@ async fn limits_are_refused_one_by_one() {
     // What is longer than any append can be is not even kept, and answered in its turn.
     let too_long = || message(vec![long(200 * 1024); 40]);
     stream.append(5, v1::AckLevel::Received, lines(1)).await;
-    stream.append(6, v1::AckLevel::None, too_long()).await; // dropped, and not told
+    stream.append(6, v1::AckLevel::None, too_long()).await; // dropped without an answer
     stream.append(6, v1::AckLevel::Received, too_long()).await;
     stream.append(6, v1::AckLevel::Received, lines(1)).await;
     assert_eq!(stream.accepted().await.first_seq, 5);
@@ -184,8 +184,8 @@ async fn many_large_appends_pass_through_small_budgets() {
             let (mut accepted, mut marked) = (0, 0);
             while let Some(answer) = stream.answer().await.unwrap() {
                 match answer {
-                    Told::Accepted(a) => accepted = accepted.max(a.first_offset + u64::from(a.count)),
-                    Told::Watermark(mark) => marked = marked.max(mark.offset),
+                    Answer::Accepted(a) => accepted = accepted.max(a.first_offset + u64::from(a.count)),
+                    Answer::Watermark(mark) => marked = marked.max(mark.offset),
                     other => panic!("{other:?}"),
                 }
             }
@@ -304,7 +304,7 @@ async fn everything_that_otlp_can_say_comes_back_equal() {
     let rest = read(&daemon, v1::ReadRequest { from, ..Default::default() }).await;
     assert_eq!(records(&rest)[0].first_offset, 5);
 
-    // A reader that follows is told when it has caught up, and then gets what comes.
+    // A reader that follows gets a message when it has caught up, and then the new records.
     let from = Some(v1::read_request::From::Tail(1));
     let request = v1::ReadRequest { from, follow: true, ..Default::default() };
     let mut follow = daemon.log().await.read(request).await.unwrap().into_inner();
@@ -451,7 +451,7 @@ async fn many_appends_at_once_are_all_answered_in_order() {
     for seq in 0..APPENDS {
         let answer = timeout(TEST_TIMEOUT, answers.message()).await.unwrap().unwrap().unwrap().message.unwrap();
         assert!(
-            matches!(&answer, Told::Accepted(a) if a.first_offset == seq && a.first_seq == seq),
+            matches!(&answer, Answer::Accepted(a) if a.first_offset == seq && a.first_seq == seq),
             "{seq}: {answer:?}"
         );
     }

@@ -1,7 +1,7 @@
 //! What a power cut leaves of a trace.
 //!
-//! Invariants: what was flushed (with a volatile cache) or complete (without) is on the image; what the device was
-//! never told is not; all the rest is there or not, sector by sector, as the seed says. The same trace, place and seed
+//! Invariants: what was flushed (with a volatile cache) or complete (without) is on the image; what the device never
+//! got is not; all the rest is there or not, sector by sector, as the seed says. The same trace, place and seed
 //! give the same image.
 
 use std::fmt;

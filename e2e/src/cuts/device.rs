@@ -2,7 +2,7 @@
 //!
 //! Invariants: no page cache lies between the loop device and the record (direct I/O); a write is readable from when
 //! it is taken; its answer is recorded before it is sent, and so is that of a flush. A word of the workload is recorded
-//! under the same lock: whatever the daemon did before it told us, it did before the word.
+//! under the same lock: whatever the daemon did before it answered, it did before the word.
 //!
 //! A recorder can be slow, as disks are: what is taken is then answered some time later, while more is taken. That
 //! opens the gaps in which a program that does not wait would be caught. And it can be broken, for as long as a test
@@ -33,7 +33,7 @@ const MAX_WRITE: u32 = 1 << 20;
 /// Requests that the kernel sends before it waits for answers.
 const REQUESTS: u16 = 64;
 
-/// One disk: what is on it, and what it was told.
+/// One disk: its content, and the requests to it.
 #[derive(Clone, Debug)]
 pub struct Recorder(Arc<Shared>);
 
@@ -53,7 +53,7 @@ struct State {
     slow: (u64, u64),
     rng: Option<Rng>,
     waiting: BinaryHeap<Waiting>,
-    /// The disk is broken: what it is told is refused, and not recorded.
+    /// The disk is broken: a request is refused, and not recorded.
     broken: bool,
     /// Flushes are not answered until somebody says so; those that wait for it.
     holding: bool,

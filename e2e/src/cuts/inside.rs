@@ -37,7 +37,7 @@ pub fn inside(test: &str) -> Option<PathBuf> {
     None
 }
 
-/// The name of a disk that lives in a folder: told apart from those of all other tests on the machine.
+/// The name of a disk that lives in a folder: different from those of all other tests on the machine.
 #[must_use]
 pub fn disk_name(folder: &Path, disk: &str) -> String {
     let own = folder.file_name().unwrap_or_default().to_string_lossy();

@@ -5,7 +5,7 @@
 //!
 //! A disk is a file that this process serves through FUSE, without a page cache, under a loop device ([`device`],
 //! [`disk`]). The file system on it is made by the system's own `mkfs` and run by the system's own kernel. Everything
-//! that the device is told, and everything that the workload was told, goes into one list ([`trace`]). Then the power is
+//! that the device is asked, and everything that the workload gets as an answer, goes into one list ([`trace`]). Then the power is
 //! cut between two entries of that list: what is on the disk by then is computed ([`cut`]), served as the same disk, and
 //! mounted.
 //!
@@ -13,8 +13,8 @@
 //! *flushed* once a flush that began after it was complete has been answered.
 //! - With a volatile write cache what was flushed survives. Of everything else a seeded choice does: nothing, all, each
 //!   512-byte sector by a coin, most sectors, whole writes, a prefix with a torn end, only the latest, single sectors.
-//! - Without one, what is complete survives, and the choice is over what was in flight. The loop device is told that
-//!   its writes go through, so that the kernel sends no flushes.
+//! - Without one, what is complete survives, and the choice is over what was in flight. The loop device is set to
+//!   write through, so that the kernel sends no flushes.
 //! - File systems survive much of that, but not all: ext4 does not mount with a torn superblock, xfs not with some
 //!   directory blocks that were torn while it replayed its log. Such a state says nothing about what lies on it. It is
 //!   counted, and made again as on a disk of 4096-byte sectors; a file system that does not survive that is a failure.
@@ -41,5 +41,5 @@ pub use disk::{Disk, Filesystem};
 pub use pages::Pages;
 pub use trace::{Event, Trace};
 
-/// What can be done about a system that does not do as it is told: stop.
+/// The error of a system that does not do what was asked: the test stops.
 pub type CutResult<T = ()> = Result<T, String>;

@@ -1,4 +1,4 @@
-//! What happened, in one order: what the device was told and answered, and what the workload was told.
+//! What happened, in one order: requests to the device, its answers, and the answers to the workload.
 //!
 //! A trace can be written to a folder and read back, so that what failed can be looked at again: `trace.jsonl` has one
 //! event in a line, `base.json` the pages that were there before; the bytes of both are in `data`.
@@ -29,11 +29,11 @@ pub enum Event {
     Flush,
     /// It answered the flush that stands at this place of the list.
     Flushed(usize),
-    /// The workload did or was told something.
+    /// The workload did something or got an answer.
     Word(Word),
 }
 
-/// What the workload did or was told.
+/// An act of the workload, or an answer to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Word {
@@ -62,7 +62,7 @@ pub enum Word {
         /// One past the last.
         below: u64,
     },
-    /// A daemon is told to end.
+    /// A daemon is asked to end.
     Ending,
     /// A daemon has ended.
     Ended {

@@ -176,7 +176,7 @@ fn a_producer_id_is_bound_to_its_user_on_the_unix_socket() {
     let steal = |daemon: &Daemon| {
         let folder = daemon.socket().parent().expect("its folder").to_owned();
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("a mode");
-        // A thread of our own with another file-system identity would not do: the socket tells the process's. So this
+        // A thread of our own with another file-system identity would not do: the socket shows the process's. So this
         // very test program is called again, as nobody.
         let program = folder.join("steal");
         // Copied by another process: a descriptor of ours that writes to it could live on in a daemon that another test

@@ -1,5 +1,5 @@
-//! Frames that break the protocol: told why, and the connection ends; the one exception is an append whose framing
-//! holds, which is refused alone.
+//! Frames that break the protocol: the answer says why, and the connection ends. An append whose framing holds is
+//! refused alone.
 
 use bytes::{BufMut, BytesMut};
 use clad_e2e::raw::{hello, payload};
@@ -163,7 +163,8 @@ fn a_read_with_the_id_of_one_that_is_open() {
     let mut raw = Raw::unix(&daemon.socket());
     raw.greet(&clad_e2e::raw::hello_reader()).expect("WELCOME");
     let (from, min_level) = (ReadFrom::Offset(0), AckLevel::Written);
-    let read = Read { request_id: 9, from, follow: true, limit: None, min_level, since: None, until: None };
+    let read =
+        Read { request_id: 9, from, follow: true, limit: None, min_level, since: None, until: None, filter: None };
     raw.send(|buf| read.encode(buf));
     assert!(matches!(raw.frame(), Some(Frame::CaughtUp(answer)) if answer.request_id == 9));
     raw.send(|buf| read.encode(buf));

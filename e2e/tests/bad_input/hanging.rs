@@ -134,6 +134,7 @@ fn a_reader_that_does_not_read() {
             min_level: AckLevel::Written,
             since: None,
             until: None,
+            filter: None,
         };
         raw.send(|buf| read.encode(buf));
         // The first records have come: the read is under way.
@@ -153,7 +154,7 @@ fn anonymous(daemon: &Daemon) -> u64 {
     clad_e2e::tool::resident(daemon.pid()).anonymous
 }
 
-/// Who follows and goes away is let go at once, though nothing is appended that would tell the daemon by a failed write.
+/// Who follows and goes away is let go at once, though nothing is appended that would make a write fail.
 #[test]
 fn followers_that_go_away_hold_nothing() {
     let daemon = Daemon::start();
@@ -163,7 +164,8 @@ fn followers_that_go_away_hold_nothing() {
         raw.send(|out| {
             let from = ReadFrom::Offset(0);
             let min_level = AckLevel::Written;
-            Read { request_id: 1, from, follow: true, limit: None, min_level, since: None, until: None }.encode(out);
+            Read { request_id: 1, from, follow: true, limit: None, min_level, since: None, until: None, filter: None }
+                .encode(out);
         });
         assert!(matches!(raw.answer(), Frame::CaughtUp(_)));
     }

@@ -54,7 +54,7 @@ fn accepted_and_its_watermark_come_together() {
             .collect();
         clients.into_iter().map(|client| client.join().expect("a client")).sum()
     });
-    // Told at once they would be twice as many; an append that finds nothing under way is answered twice.
+    // Answered at once they would be twice as many; an append that finds nothing under way is answered twice.
     let appends = CLIENTS * APPENDS;
     assert!((appends..appends * 3 / 2).contains(&reads), "{reads} reads for {appends} appends");
 }

@@ -30,7 +30,7 @@ fn a_thousand_connections() {
     for raw in &mut peers {
         raw.greet(&hello()).expect("WELCOME");
     }
-    // All of them are in; the next is told so.
+    // All of them are in; the next is refused.
     for mut one in [connect(0), connect(1)] {
         let error = one.end();
         assert_eq!((error.code, error.retryable), (ErrorCode::TooManyConnections, true));

@@ -108,7 +108,7 @@ fn a_goodbye_forgets_the_producer() {
     assert_eq!(welcome.last.map(|last| last.sequence), Some(0));
 }
 
-/// The window is told in WELCOME; a burst beyond it is refused from there on, and loses nothing when it is sent again.
+/// WELCOME states the window; a burst beyond it is refused from there on, and loses nothing when it is sent again.
 #[test]
 fn more_than_the_window() {
     let daemon = Daemon::start();

@@ -12,7 +12,7 @@ const RECORDS: u64 = 128;
 
 fn read(raw: &mut Raw, request_id: u32, offset: u64) {
     let (from, min_level) = (ReadFrom::Offset(offset), AckLevel::Written);
-    let read = Read { request_id, from, follow: true, limit: None, min_level, since: None, until: None };
+    let read = Read { request_id, from, follow: true, limit: None, min_level, since: None, until: None, filter: None };
     raw.send(|buf| read.encode(buf));
 }
 

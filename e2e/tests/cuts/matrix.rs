@@ -16,7 +16,7 @@ use crate::saved_trace::{Case, caught, checked};
 
 /// States of each cell, where `CLAD_CUTS_STATES` says nothing else.
 const STATES: usize = 20;
-/// States that are cut from one record; then the workload runs anew.
+/// States that are cut from one record; then the workload runs again.
 const STATES_PER_RECORD: usize = 20;
 /// One state in so many may be one that the file system itself does not survive torn.
 const TORN_FILESYSTEM_EVERY: u64 = 20;
@@ -44,7 +44,7 @@ struct Sums {
     /// States, of these and the second cuts, that the file system itself did not survive torn.
     unmounted: u64,
     counts: Counts,
-    /// Receipts from a lost part that were told so.
+    /// Receipts from a lost part that the log reported as lost.
     typed: u64,
     /// Segments that the records used, and that retention removed.
     segments: u64,

@@ -7,7 +7,7 @@
 //!    unbroken first part of what was given.
 //! 3. What is there was sent before the cut, is whole, is there once, and stands in its client's order.
 //! 4. What one start has found, every later one finds.
-//! 5. The epoch is greater than all that anybody was told, but for a clean end.
+//! 5. The epoch is greater than any that was reported, but for a clean end.
 //! 6. The log begins at 0, or where retention by its rule may have cut it.
 
 use std::collections::{BTreeMap, HashMap};
@@ -57,16 +57,16 @@ impl Counts {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Promise {
     pub(crate) seed: u64,
-    /// By offset; the level is the highest that was told.
+    /// By offset; the level is the highest that was acknowledged.
     pub(crate) given: BTreeMap<u64, Ack>,
     /// Of each client, one past the last record that it may have sent.
     pub(crate) sent: HashMap<u64, u64>,
     log_id: Option<String>,
-    /// The greatest that was told.
+    /// The greatest that was reported.
     epoch: u32,
     durable: u64,
     clean: bool,
-    /// A daemon was told to end: the mark of a clean end may be there before anybody heard of it.
+    /// A daemon was asked to end: the mark of a clean end may be there before anybody heard of it.
     ending: bool,
     /// A daemon was ready once.
     pub(crate) was_ready: bool,

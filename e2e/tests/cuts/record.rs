@@ -18,7 +18,7 @@ const CLIENTS: u64 = 3;
 const APPENDS: usize = 60;
 /// Segments that a record must have used, at least, or it shows nothing of rotations.
 const SEGMENTS_MIN: u64 = 6;
-/// The longest pause between two orders of the operator, in milliseconds: at times long enough for a vouch.
+/// The longest pause between two orders of the operator, in milliseconds: at times long enough for a commit marker.
 const ORDER_PAUSE_MAX_MS: u64 = 120;
 
 /// A recorded workload.
@@ -80,7 +80,7 @@ pub(crate) fn record(bench: &mut Bench, cell: &Cell, rng: &mut Rng) -> CutResult
     Ok(Record { seed, trace, from, segments, removed, recycled, resent })
 }
 
-/// What differs from record to record: how much gathers while a write is under way, and how often `fire_and_forget`
+/// What differs from record to record: how much comes while a write is under way, and how often `fire_and_forget`
 /// syncs.
 fn choices(rng: &mut Rng) -> [(&'static str, &'static str); 3] {
     let one = |rng: &mut Rng, of: [&'static str; 3]| of[rng.index(of.len())];

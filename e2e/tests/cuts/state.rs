@@ -26,7 +26,7 @@ pub(crate) struct Outcome {
     pub(crate) found: Found,
     /// Receipts from the lost part, of which the log said that they are.
     pub(crate) typed: u64,
-    /// Everything that the device was told meanwhile.
+    /// All requests to the device meanwhile.
     pub(crate) trace: Trace,
 }
 
@@ -138,7 +138,16 @@ fn with_daemon(
 
 fn read(from: ReadFrom) -> Read {
     let limit = None;
-    Read { request_id: 3, from, follow: false, limit, min_level: AckLevel::Written, since: None, until: None }
+    Read {
+        request_id: 3,
+        from,
+        follow: false,
+        limit,
+        min_level: AckLevel::Written,
+        since: None,
+        until: None,
+        filter: None,
+    }
 }
 
 /// Everything that it gives out, from wherever the log begins.
@@ -171,7 +180,7 @@ fn read_all(raw: &mut Raw, found: &mut Found) -> CutResult {
     }
 }
 
-/// A cursor behind something that was lost is told so; one behind what was kept goes on.
+/// A cursor behind something that was lost gets an error that says so; one behind what was kept goes on.
 fn receipts(raw: &mut Raw, log_id: &clad_proto::LogId, promise: &Promise, found: &Found) -> CutResult<u64> {
     let mut typed = 0;
     let lost = promise.given.values().find(|ack| ack.offset >= found.end);

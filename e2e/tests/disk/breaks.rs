@@ -1,5 +1,5 @@
-//! A device that breaks under a file system which then takes no writes any more, until it is mounted anew: btrfs becomes
-//! read-only, xfs shuts itself down. (ext4, told to, is in `mounts::becomes_read_only`.)
+//! A device that breaks under a file system which then takes no writes any more, until it is mounted again: btrfs becomes
+//! read-only, xfs shuts itself down. (ext4, when asked to, is in `mounts::becomes_read_only`.)
 
 use std::fs;
 use std::time::Instant;
@@ -78,7 +78,7 @@ fn stays_up_and_loses_nothing(disk: &mut Disk, recorder: &Recorder) {
 
     assert_eq!(daemon.term(), Some(1), "an end that is not clean: {}", daemon.said());
     disk.unmount().expect("unmounted");
-    disk.mount().expect("mounted anew");
+    disk.mount().expect("mounted again");
     daemon.restart();
     let found = stored(&daemon);
     assert!(found.len() >= 10 && found[..] == records(0..found.len() as u64)[..], "{found:?}");

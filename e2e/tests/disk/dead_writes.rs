@@ -83,7 +83,7 @@ fn are_waited_for() {
     for sequence in 0..3 {
         raw.append_acked(sequence, AckLevel::Durable, &[&body(sequence)]);
     }
-    // A thread that blocks in a write could not die: the next segment is made, and the log has fallen idle and vouched.
+    // A thread that blocks in a write could not die: the next segment is made, and the idle log has its commit marker.
     daemon.wait_until("the prepared segment", |s| s.segments == 2);
     std::thread::sleep(Duration::from_millis(500));
     let slow = Slow::new(&mount_point());
@@ -95,7 +95,7 @@ fn are_waited_for() {
         raw.accepted();
     }
     daemon.wait_until("all are taken", |s| s.offsets.is_some_and(|o| o.received == 6));
-    // With the kernel, which tells nobody of writes that its group holds back: at worst the test has less to wait for.
+    // With the kernel, which does not show writes that its group holds back: at worst the test has less to wait for.
     std::thread::sleep(Duration::from_millis(500));
     let at_death = daemon.status();
     assert_eq!(at_death.inline_batches, before.inline_batches, "nothing of it is in a blocking call");

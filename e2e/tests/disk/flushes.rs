@@ -56,7 +56,7 @@ fn write(storage: &OsStorage, file: &Arc<dyn File>, len: usize, pos: u64, durabi
 #[ignore = "cargo xtask ci disk"]
 fn are_made_by_synced_writes_and_by_nothing_else() {
     for wish in [EngineWish::Blocking, EngineWish::Uring] {
-        let options = EngineOptions { wish, in_flight: 2, write_bytes: 1 << 20, on_fallback: Arc::new(|_| {}) };
+        let options = EngineOptions { wish, in_flight: 2, on_fallback: Arc::new(|_| {}) };
         let block = device::discover(&mount_point()).block_size;
         let storage = OsStorage::open_with(&mount_point(), block, true, &options).unwrap();
         assert_eq!(storage.ring().is_some(), wish == EngineWish::Uring, "{:?}", storage.engine());

@@ -85,7 +85,7 @@ pub(crate) fn until_taken(raw: &mut Raw, sequence: u64) -> u64 {
             other => panic!("{other:?}"),
         }
         assert!(began.elapsed() < TEST_TIMEOUT, "it does not resume");
-        thread::sleep(Duration::from_millis(50)); // as a client would wait: nothing tells it
+        thread::sleep(Duration::from_millis(50)); // as a client would wait: nothing notifies it
     }
     unreachable!()
 }
@@ -109,7 +109,7 @@ fn take_inodes(left: u64) -> PathBuf {
     unreachable!()
 }
 
-/// Bytes are free, files cannot be made: told for what it is, and nothing gets an offset that no segment can hold.
+/// Bytes are free, files cannot be made: the error says so, and nothing gets an offset that no segment can hold.
 #[test]
 #[ignore = "cargo xtask ci disk"]
 fn without_inodes_nothing_gets_an_offset_for_which_there_is_no_segment() {
@@ -130,7 +130,7 @@ fn without_inodes_nothing_gets_an_offset_for_which_there_is_no_segment() {
         certainly_not_written(&raw.refused().error);
         thread::sleep(Duration::from_millis(20));
     }
-    let offsets = daemon.status().offsets.expect("told");
+    let offsets = daemon.status().offsets.expect("offsets");
     assert_eq!((offsets.received, offsets.durable), (large, large));
 
     fs::remove_dir_all(files).expect("given back");
@@ -260,7 +260,7 @@ fn is_filled_by_others() {
     clactl_ends(0, &["verify", &daemon.dir().display().to_string()], b"");
 }
 
-/// The file writer and the export meet a full disk: told with its place, kept up to there, and gone on with.
+/// The file writer and the export meet a full disk: the error has the place, the file is good up to it, and work resumes.
 #[test]
 #[ignore = "needs a small disk of its own: cargo xtask ci disk"]
 fn stops_an_export_which_resumes() {
@@ -323,7 +323,7 @@ impl Drop for Loop {
     }
 }
 
-/// The kernel takes the writes and the device fails them later: only the sync can tell, and then everything does.
+/// The kernel takes the writes and the device fails them later: only the sync can report it, and then everything does.
 #[test]
 #[ignore = "needs a small disk of its own: cargo xtask ci disk"]
 fn fails_a_device_and_the_sync_reports_it() {
@@ -345,7 +345,7 @@ fn fails_a_device_and_the_sync_reports_it() {
         writer.flush().expect("the page cache has it");
         let error = writer.sync().expect_err("the device has not");
         assert_eq!((error.op, error.position), (bulk::Op::Sync, 4 << 20), "{error}");
-        // Once told, the kernel forgets it; the writer does not.
+        // Once reported, the kernel forgets it; the writer does not.
         let again = writer.sync().expect_err("sticky");
         assert_eq!(again.to_string(), error.to_string());
         assert!(writer.write(b"x").is_err() && writer.stats().syncs == 1, "a sync is not tried again");

@@ -116,7 +116,7 @@ fn segments(daemon: &Daemon, end: &str) -> Vec<PathBuf> {
     named
 }
 
-/// A tail that nobody vouched for, behind the last byte of the active segment: it need not be whole.
+/// A torn tail above the last watermark, behind the last byte of the active segment.
 fn tear(segment: &PathBuf) {
     let bytes = fs::read(segment).expect("it can be read");
     let end = bytes.iter().rposition(|byte| *byte != 0).expect("it holds a batch") as u64 + 1;
@@ -125,7 +125,7 @@ fn tear(segment: &PathBuf) {
     file.sync_all().expect("synced");
 }
 
-/// With a torn tail to set aside: a half-made segment holds the room, or a prepared one, or nothing does.
+/// With a torn tail to quarantine: a half-made segment holds the room, or a prepared one, or nothing does.
 #[test]
 #[ignore = "cargo xtask ci disk"]
 fn comes_up_behind_a_torn_tail() {

@@ -31,7 +31,7 @@ fn is_read_only() {
 }
 
 /// An error of the file system makes it read-only under a daemon that runs: readers go on, appends are refused, and the daemon
-/// stays. Mounted anew, everything that was acknowledged is there.
+/// stays. Mounted again, everything that was acknowledged is there.
 #[test]
 #[ignore = "cargo xtask ci disk"]
 fn becomes_read_only() {

@@ -64,7 +64,7 @@ fn journals_its_data() {
     refused_twice(|| ranges().set("journal.power_loss_protected", "true"), &["data=journal"]);
 }
 
-/// The loop device was told to say write through: it gets no flushes, so its file is never safe.
+/// The loop device was set to report write through: it gets no flushes, so its file is never safe.
 #[test]
 #[ignore = "cargo xtask ci disk"]
 fn says_write_through_over_the_page_cache() {

@@ -1,6 +1,6 @@
 //! A device that does not flush for a long time, under a real file system and both engines.
 //!
-//! The device is a recording disk (`clad_e2e::cuts`) that answers no flush until it is told to. Its loop device takes one
+//! The device is a recording disk (`clad_e2e::cuts`) that answers no flush until it is released. Its loop device takes one
 //! flush or write after the other, so that here the writes behind a flush wait too: what needs the device gets no answer,
 //! and everything that does not need it goes on. With `CLAD_FLUSH_SECONDS` the flush takes that long at least.
 
@@ -108,13 +108,13 @@ fn waits(disk: &Disk, engine: &str) {
         assert_eq!(code, 200, "{health}");
         since >= 4 * WATCHDOG && health.starts_with("degraded: ") && health.contains("waiting for the disk")
     });
-    assert!(barks >= 4, "the watchdog was told {barks} times");
+    assert!(barks >= 4, "the watchdog was notified {barks} times");
     let seconds = std::env::var("CLAD_FLUSH_SECONDS").map_or(0, |text| text.parse().expect("seconds"));
     let long = Duration::from_secs(seconds).saturating_sub(began.elapsed());
     let barks = manager.barks_within(long);
     assert!(
         barks as u32 + 1 >= long.as_millis() as u32 / WATCHDOG.as_millis() as u32,
-        "told {barks} times in {long:?}"
+        "notified {barks} times in {long:?}"
     );
     let offsets = admin.status().expect("a status").offsets.expect("offsets");
     assert_eq!((offsets.durable, offsets.received), (1, 103 + taken), "nothing is durable that was not flushed");
@@ -122,12 +122,12 @@ fn waits(disk: &Disk, engine: &str) {
     drop(held);
     raw.wait_watermark(Durable, waiting.epoch, waiting.first_offset);
     raw.append_acked(103 + taken, Durable, &[b"sent again"]);
-    // That somebody was refused is told for a minute more.
+    // A refusal is shown for a minute more.
     wait(|| !page(pages, "/healthz").1.contains("waiting for the disk"), "it is well again");
 
     // Once more, and the daemon dies while the device flushes: what was durable before is there.
     let held = recorder.hold_flushes();
-    raw.append(104 + taken, Durable, &[b"never told"]);
+    raw.append(104 + taken, Durable, &[b"never answered"]);
     raw.accepted_now();
     wait(|| recorder.held() > 0, "the device is asked to flush");
     process.send(Signal::SIGKILL);

@@ -86,7 +86,8 @@ fn of_numbers_in_frames() {
             let time = Some(number as i64);
             let mut bytes = bytes::BytesMut::new();
             let min_level = AckLevel::Written;
-            Read { request_id: 1, from, follow: true, limit, min_level, since: time, until: time }.encode(&mut bytes);
+            Read { request_id: 1, from, follow: true, limit, min_level, since: time, until: time, filter: None }
+                .encode(&mut bytes);
             answered(&daemon, &format!("read {number}"), &bytes);
         }
     });

@@ -2,8 +2,8 @@
 //!
 //! What must hold, in each case: the daemon's own memory, looked at all the time, never grows beyond the bound that
 //! docs/ARCHITECTURE.md states for it (the sum stands beside each case); the bytes of appends in flight never pass
-//! `max_inflight_bytes`; a well-behaved client beside the attack gets `durable` acks all the time, and everything that it
-//! was told is there at the end. The heavy cases are called by `cargo xtask ci hostile`.
+//! `max_inflight_bytes`; a well-behaved client beside the attack gets `durable` acks all the time, and everything that
+//! was acknowledged to it is there at the end. The heavy cases are called by `cargo xtask ci hostile`.
 #![expect(clippy::print_stdout, reason = "the figures are the result, and wanted with --nocapture")]
 
 mod http2;
@@ -122,7 +122,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Everything that the bystander was told is there, once and in order.
+/// Everything that was acknowledged to the bystander is there, once and in order.
 fn is_whole(daemon: &Daemon, first: u64, records: u64) {
     let mut reader = Raw::unix(&daemon.socket());
     reader.greet(&hello_reader()).expect("WELCOME");

@@ -32,7 +32,7 @@ fn ten_thousand_connections() {
                 raw.greet(&hello()).expect("WELCOME");
                 peers.push(raw);
             }
-            // All of them are in; the next is told so.
+            // All of them are in; the next is refused.
             let error = connect(0).end();
             assert_eq!((error.code, error.retryable), (ErrorCode::TooManyConnections, true));
             for raw in &mut peers {

@@ -19,10 +19,10 @@ const STREAMS: u32 = 100;
 /// Bytes of each message, and how many of them come.
 const MESSAGE_BYTES: u32 = 64_000;
 const SENT_MESSAGES: usize = 60_000;
-/// `[limits] max_inflight_bytes` of a daemon that is not told otherwise.
+/// `[limits] max_inflight_bytes` of a daemon without another setting.
 const INFLIGHT_BYTES_MAX: u64 = 16 << 20;
 /// What docs/OPERATIONS.md allows the daemon beside twice that.
-const RESIDENT_ALLOWANCE_BYTES: u64 = 64 << 20;
+const RESIDENT_MARGIN_BYTES: u64 = 64 << 20;
 /// Appends over gRPC beside the attack, and their bytes: each comes in one DATA frame.
 const APPENDS: u64 = 50;
 const APPEND_BYTES: usize = 8000;
@@ -30,9 +30,9 @@ const APPEND_BYTES: usize = 8000;
 /// How many streams each connection opens.
 #[derive(Clone, Copy, Debug)]
 enum Opens {
-    /// A hundred, whatever it was told.
+    /// A hundred, whatever is allowed.
     All,
-    /// As many as it was told that it may.
+    /// As many as are allowed.
     WhatItMay,
 }
 
@@ -42,7 +42,7 @@ fn half_messages(connections: usize, opens: Opens) {
     let (pages, address) = (daemon.port("metrics"), daemon.port("grpc"));
     let memory = || resident(daemon.pid()).anonymous;
     let before = memory();
-    let bound = 2 * INFLIGHT_BYTES_MAX + RESIDENT_ALLOWANCE_BYTES - PROCESS_GROWTH_BYTES_MAX - before;
+    let bound = 2 * INFLIGHT_BYTES_MAX + RESIDENT_MARGIN_BYTES - PROCESS_GROWTH_BYTES_MAX - before;
     attack(&format!("half messages on {connections} connections, {opens:?}"), &daemon, bound, || {
         let mut bystander = Http2::connect(address);
         bystander.open(1);

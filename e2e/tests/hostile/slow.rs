@@ -43,7 +43,7 @@ fn half_frames(connections: usize) {
     let daemon = daemon(connections);
     // Half of them send what needs no share, the others a megabyte, which few can have at a time.
     let (small, large) = (half(48 << 10), half(1 << 20));
-    let bound = connections as u64 * UNSHARED_FRAME_BYTES_MAX + 2 * BUDGET_BYTES;
+    let bound = connections as u64 * (CONNECTION_OWN_BYTES + UNSHARED_FRAME_BYTES_MAX) + 2 * BUDGET_BYTES;
     attack(&format!("{connections} half frames"), &daemon, bound, || {
         let mut peers = Vec::new();
         for index in 0..connections {

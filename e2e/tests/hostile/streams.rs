@@ -113,7 +113,7 @@ pub(super) fn hello() -> Vec<u8> {
     message(&v1::AppendRequest { message: Some(v1::append_request::Message::Hello(hello)) }.encode_to_vec())
 }
 
-/// Streams that are reset as soon as they are open, over and over: who does that is told to calm down, and out.
+/// Streams that are reset as soon as they are open, over and over: the server answers ENHANCE_YOUR_CALM, and closes.
 fn storm(resets: u32, with_hello: bool) {
     let daemon = daemon();
     let address = daemon.port("grpc");

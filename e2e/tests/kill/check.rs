@@ -52,7 +52,7 @@ pub(crate) fn all(world: &World, acks: &[Ack], stored: &[Stored], ended: bool) -
     let mut counts = Counts::default();
     for Ack { client, first, ring, receipt } in acks {
         let Some(at) = receipt.first_offset else {
-            // Posted; or its offset was told by a daemon that is gone, and not heard.
+            // Posted; or its offset was sent by a daemon that is gone, and not received.
             assert!(*ring, "an ack without an offset");
             // While the load goes on it may still be in the ring, and what is read is `written`.
             let must = ended || receipt.level >= AckLevel::Written;

@@ -91,7 +91,7 @@ impl Client {
         self.producer.get_or_init(|| builder.start().expect("a small group")).clone()
     }
 
-    /// Appends until it is told to stop; then hears out what is in flight.
+    /// Appends until it is stopped; then waits for all that is in flight.
     pub(crate) async fn run(self: Arc<Self>, world: Arc<World>) {
         let producer = self.producer();
         let mut rng = world.rng(self.number << 32);
@@ -116,7 +116,7 @@ impl Client {
                     maybe_written: true,
                 });
                 // In a task of its own: a ticket that is looked at again when the time is over may have its answer by
-                // that look alone, and whoever is not told would not be noticed.
+                // that look alone, and a missing notification would not be noticed.
                 let answer = tokio::time::timeout(TEST_TIMEOUT, tokio::spawn(ticket)).await;
                 world.note_answer(client, first, level, ring, answer.map_or(late, |ended| ended.expect("no panic")));
                 drop(permit);

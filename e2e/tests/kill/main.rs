@@ -63,7 +63,7 @@ fn what_was_acknowledged_survives_sync_file_range() {
 fn a_storm_of_restarts() {
     let seed = seed();
     let mut rng = Rng::new(seed);
-    let setup = Setup::new().fixed_ports().set("journal.segment_bytes", "1MiB");
+    let setup = Setup::new().with_fd_store().fixed_ports().set("journal.segment_bytes", "1MiB");
     let mut daemon = setup.set("limits.max_append_bytes", "256KiB").set("journal.max_record_bytes", "128KiB").start();
     let world = Arc::new(World::new(seed));
     let runtime =
@@ -111,7 +111,11 @@ fn survives(policy: &str, levels: &[AckLevel], part: u64) {
     let rounds = rounds.div_ceil(part);
     let seed = seed();
     let mut rng = Rng::new(seed);
-    let setup = Setup::new().fixed_ports().set("journal.segment_bytes", "1MiB").set("journal.durability", policy);
+    let setup = Setup::new()
+        .with_fd_store()
+        .fixed_ports()
+        .set("journal.segment_bytes", "1MiB")
+        .set("journal.durability", policy);
     // A kill leaves the page cache, whatever the disk says of its own.
     let setup = setup.set("journal.power_loss_protected", "true");
     let mut daemon = setup.set("limits.max_append_bytes", "256KiB").set("journal.max_record_bytes", "128KiB").start();

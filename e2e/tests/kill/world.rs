@@ -70,8 +70,8 @@ impl World {
 
     /// Notes an answer.
     ///
-    /// Whoever has a record in the log is known for ever. Whoever has none may be told, after two crashes in a row, that
-    /// it is not known and its records may be written: then they are like those that were never acknowledged.
+    /// A producer with a record in the log is known for ever. One without may get the answer, after two crashes in a row,
+    /// that it is not known and its records may be written: then they are like those that were never acknowledged.
     pub(crate) fn note_answer(
         &self,
         client: u64,
@@ -121,7 +121,7 @@ impl World {
         assert_eq!(answers.failure, None);
     }
 
-    /// Tells the clients to bring home what they have, and end.
+    /// Asks the clients to finish what is in flight, and end.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
     }

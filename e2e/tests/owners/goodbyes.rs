@@ -11,6 +11,8 @@ use crate::{GREEDY_UID, OTHER_UIDS, SteadyProducer, count, daemon, each_once, id
 const FORGOTTEN_IDS: u32 = 1200;
 /// More programs than that, one after the other.
 const RING_PROGRAMS: u32 = 1100;
+/// Lives of one id, each by a ring of its own.
+const RETURNS_AT_ONCE: usize = 500;
 
 /// `clad_dropped_records_total`, for all reasons.
 fn dropped(daemon: &Daemon) -> usize {
@@ -66,6 +68,21 @@ fn many_ids_over_grpc_that_say_bye_cost_nobody_else() {
 #[test]
 fn many_ids_with_rings_that_say_bye_cost_nobody_else() {
     many_ids_that_say_bye_cost_nobody_else(Transport::Ring);
+}
+
+/// One process that says BYE to its ring and at once HELLO under the same id, again and again: by then the earlier life is over.
+#[test]
+fn who_comes_back_right_after_bye_by_a_ring_starts_over() {
+    let Some(daemon) = daemon("BYE by a ring, and HELLO at once", Setup::new()) else { return };
+    as_user(GREEDY_UID, || {
+        for n in 0..RETURNS_AT_ONCE {
+            let (mut session, known) = Session::open(&daemon, Transport::Ring, id(8, 0)).expect("let in");
+            assert_eq!(known, None, "life {n}: the one before said BYE");
+            session.append(0, AckLevel::Durable, &format!("life {n}")).expect("stored");
+            session.bye();
+        }
+    });
+    assert_eq!(count(&each_once(&daemon), "life"), RETURNS_AT_ONCE);
 }
 
 /// Programs of several users, by every transport: each waits for its ack, says BYE, and has ended when the next one comes. Then the

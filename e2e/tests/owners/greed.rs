@@ -29,7 +29,7 @@ const HALF_FRAMES: usize = 24;
 /// What the others do of each kind when he has everything.
 const ROUNDS_PER_KIND: u64 = 30;
 
-/// What the greedy user holds on to, and what he was told.
+/// What the greedy user holds on to, and the answers to him.
 #[derive(Default)]
 struct Loot {
     sessions: Vec<Session>,
@@ -121,11 +121,11 @@ impl Loot {
 
 fn follow(raw: &mut Raw, request_id: u32) {
     let (from, min_level) = (ReadFrom::Offset(0), AckLevel::Written);
-    let read = Read { request_id, from, follow: true, limit: None, min_level, since: None, until: None };
+    let read = Read { request_id, from, follow: true, limit: None, min_level, since: None, until: None, filter: None };
     raw.send(|buf| read.encode(buf));
 }
 
-/// One of the others: until he is told to end, and for a few rounds at least, a program of his comes by each transport in turn, stores
+/// One of the others: until the test is over, and for a few rounds at least, a program of his comes by each transport in turn, stores
 /// a small record and a large one, and says BYE. A refusal fails the test. How long the longest step took.
 fn works(daemon: &Daemon, uid: u32, group: u8, rounds: &AtomicU64, over: &AtomicU64) -> (u32, Duration) {
     let (mut number, mut longest) = (0, Duration::ZERO);

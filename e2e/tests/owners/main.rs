@@ -1,6 +1,6 @@
 //! Many users of one daemon: what one of them takes, or leaves behind, costs nobody else.
 //!
-//! `goodbyes`: who said BYE is forgotten, and nobody else is. `returns`: an id that comes back after BYE begins anew, and is never
+//! `goodbyes`: who said BYE is forgotten, and nobody else is. `returns`: an id that comes back after BYE begins again, and is never
 //! answered with what it stored before. `places`: a user is one owner of producers, whatever he comes by. `greed`: one user takes
 //! all he can of everything. `session`: a producer's session, the same over every transport.
 //!

@@ -1,4 +1,4 @@
-//! An id that comes back after BYE: it begins anew, and nothing that it sends is answered with what it stored before.
+//! An id that comes back after BYE: it begins again, and nothing that it sends is answered with what it stored before.
 //!
 //! Invariants: WELCOME that knows nothing is a promise that outlasts a crash. Where the crash came before it, the daemon
 //! may still know the earlier life, and says so.
@@ -21,7 +21,7 @@ fn offsets(daemon: &Daemon) -> HashMap<String, u64> {
     each_once(daemon).into_iter().map(|stored| (text(stored.body), stored.offset)).collect()
 }
 
-/// A life of a producer: it is let in, stores a record at this sequence, and goes with BYE. What it was told of the life before.
+/// A life of a producer: it is let in, stores a record at this sequence, and goes with BYE. Returns what WELCOME said of the life before.
 fn lives(daemon: &Daemon, over: Transport, id: ProducerId, body: &str) -> Last {
     as_user(GREEDY_UID, || {
         let (mut session, last) = Session::open(daemon, over, id).unwrap_or_else(|e| panic!("{over:?}: {e}"));
@@ -34,7 +34,7 @@ fn lives(daemon: &Daemon, over: Transport, id: ProducerId, body: &str) -> Last {
     })
 }
 
-/// HELLO, and not a word more. What it was told.
+/// Sends HELLO, and nothing more. Returns what WELCOME said.
 fn knocks(daemon: &Daemon, over: Transport, id: ProducerId) -> Last {
     as_user(GREEDY_UID, || Session::open(daemon, over, id).unwrap_or_else(|e| panic!("{over:?}: {e}")).1)
 }
@@ -106,7 +106,7 @@ fn an_id_welcomed_before_a_rotation_and_two_crashes_starts_over() {
     });
 }
 
-/// The daemon dies when BYE has ended the session: it may know the earlier life, and what comes then is told apart from that.
+/// The daemon dies when BYE has ended the session: it may know the earlier life, and what comes then is distinguished from that.
 #[test]
 fn a_crash_right_after_bye_answers_nothing_new_with_what_is_old() {
     let Some(mut daemon) = daemon("a crash right after BYE", Setup::new()) else { return };

@@ -140,7 +140,7 @@ fn a_disk_that_gets_full() {
         }
     }
     prometheus.wait_firing(&ALERTS);
-    // Each try to go on is none to be told of: a state that flickers would end the alert.
+    // A try to recover is not shown as one: a state that flickers would end the alert.
     for _ in 0..200 {
         let metrics = web::metrics(daemon.port("metrics"));
         assert_eq!((metrics["clad_ready"], daemon.status().ready), (0.0, false));

@@ -31,7 +31,7 @@ fn a_daemon_that_is_killed() {
     daemon.restart();
     prometheus.wait_over(&["CladDown"]);
     for _ in 0..3 {
-        // Each start must be seen; its time is told in whole seconds.
+        // Each start must be seen; its time is given in whole seconds.
         let before = prometheus.value("process_start_time_seconds");
         thread::sleep(Duration::from_secs(1));
         daemon.kill9();
@@ -100,7 +100,7 @@ fn a_byte_that_is_flipped() {
     prometheus.wait_over(&["CladCorruptRecords"]);
 }
 
-/// A start finds that the disk has changed what was acknowledged: it is told at once, also to a Prometheus that has seen nothing
+/// A start finds that the disk has changed what was acknowledged: it is reported at once, also to a Prometheus that has seen nothing
 /// of the daemon before, and for as long as it is so.
 #[test]
 #[ignore = "cargo xtask ci prometheus"]

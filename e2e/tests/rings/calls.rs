@@ -62,7 +62,7 @@ fn a_log_call_at_written_makes_no_system_call() {
 }
 
 fn counts(level: AckLevel) {
-    let daemon = Setup::new().set("ingest.shm.ring_bytes", "64MiB").start();
+    let daemon = Setup::new().with_fd_store().set("ingest.shm.ring_bytes", "64MiB").start();
     let mut client = Command::new(std::env::current_exe().expect("this test"))
         .args(["calls::the_client", "--exact", "--nocapture"])
         .env(ROLE, format!("{} {}", daemon.address("shm"), level.name()))
@@ -99,9 +99,9 @@ fn watch(thread: Pid, input: &mut impl Write) -> BTreeMap<i64, u64> {
             }
             WaitStatus::PtraceSyscall(_) => {}
             WaitStatus::PtraceEvent(..) if !began => {
-                input.write_all(b"g").expect("told");
+                input.write_all(b"g").expect("written");
                 began = true;
-                // It waits in the call for that word, which it begins anew.
+                // It waits in the call for that word, which it begins again.
                 ptrace::syscall(thread, None).expect("goes on");
                 let stop = waitpid(thread, Some(WaitPidFlag::__WALL)).expect("it stops");
                 assert!(matches!(stop, WaitStatus::PtraceSyscall(_)), "{stop:?}");
@@ -112,7 +112,7 @@ fn watch(thread: Pid, input: &mut impl Write) -> BTreeMap<i64, u64> {
         ptrace::syscall(thread, signal).expect("goes on");
     }
     ptrace::detach(thread, None).expect("let go");
-    input.write_all(b"e").expect("told");
+    input.write_all(b"e").expect("written");
     calls
 }
 

@@ -82,7 +82,7 @@ impl Client {
 fn what_was_posted_outlives_its_client_and_the_daemon() {
     let mut rng = Rng::new(seed());
     let runtime = runtime();
-    let mut daemon = Setup::new().set("journal.segment_bytes", "4MiB").start();
+    let mut daemon = Setup::new().with_fd_store().start();
     let mut posted = Vec::new();
     for round in 0..DEATHS {
         let client = Client::start(&daemon, format!("c{round}"));

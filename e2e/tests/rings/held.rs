@@ -25,7 +25,7 @@ const LARGE_RECORD_BYTES: usize = 100_000;
 fn a_small_record_does_not_overtake_the_large_one_before_it() {
     let runtime = runtime();
     // A ring that holds all of it.
-    let mut daemon = Setup::new().set("ingest.shm.ring_bytes", "32MiB").start();
+    let mut daemon = Setup::new().with_fd_store().set("ingest.shm.ring_bytes", "32MiB").start();
     assert_eq!(daemon.term(), Some(0));
     daemon.restart_with("journal.reserve_free", NO_ROOM);
     let client = producer(&runtime, &daemon, "shm");
@@ -49,7 +49,7 @@ fn a_small_record_does_not_overtake_the_large_one_before_it() {
     }
     let drained = || daemon.metric("clad_appended_records_total{transport=\"shm\"}");
     assert!(drained() < bodies.len() as f64, "there was room for all");
-    let rings = daemon.status().rings.expect("told");
+    let rings = daemon.status().rings.expect("reported");
     assert!(rings.waiting_appends > 0 && rings.used_bytes > LARGE_RECORD_BYTES as u64, "it is seen: {rings:?}");
     // The truth of a flush does not depend on the disk.
     let flush = async { tokio::time::timeout(Duration::from_millis(500), client.flush(AckLevel::Written)).await };
@@ -70,7 +70,7 @@ fn a_small_record_does_not_overtake_the_large_one_before_it() {
 #[test]
 fn a_flood_by_rings_delays_no_socket_client() {
     let runtime = runtime();
-    let daemon = Setup::new().set("ingest.shm.ring_bytes", "4MiB").start();
+    let daemon = Setup::new().with_fd_store().set("ingest.shm.ring_bytes", "4MiB").start();
     let (mut socket, _) = Raw::producer(&daemon.socket());
     let floods: Vec<_> = (0..3).map(|_| producer(&runtime, &daemon, "shm")).collect();
     let over = AtomicBool::new(false);
@@ -98,11 +98,12 @@ fn a_flood_by_rings_delays_no_socket_client() {
     });
 }
 
-/// While the drain does not get on, clients of sockets are served as ever. What is posted waits, which is seen.
+/// While the threads that drain do not get on, that is seen, and clients over gRPC are served as ever. What is posted
+/// waits, and is taken afterwards.
 #[test]
-fn a_drain_that_does_not_get_on_is_seen_and_holds_up_no_socket_client() {
+fn a_drain_that_does_not_get_on_is_seen_and_holds_up_no_grpc_client() {
     let runtime = runtime();
-    let daemon = Setup::new().start();
+    let daemon = Setup::new().with_fd_store().start();
     let until = |what: &str, state: &str| {
         let began = Instant::now();
         loop {
@@ -114,12 +115,12 @@ fn a_drain_that_does_not_get_on_is_seen_and_holds_up_no_socket_client() {
             std::thread::sleep(Duration::from_millis(20));
         }
     };
-    let (mut socket, _) = Raw::producer(&daemon.socket());
+    let other = producer(&runtime, &daemon, "grpc");
     let producer = producer(&runtime, &daemon, "shm");
-    let frozen = Holder::freeze(&threads(daemon.pid(), |name| name == "clad-drain"));
+    let frozen = Holder::freeze(&threads(daemon.pid(), |name| name.starts_with("clad-ingest")));
     runtime.block_on(submit(&producer, AckLevel::Posted, "posted".to_owned())).expect("in the ring");
     let posted = submit(&producer, AckLevel::Written, "behind it".to_owned());
-    socket.append_acked(0, AckLevel::Durable, &[b"by the socket"]);
+    runtime.block_on(submit(&other, AckLevel::Durable, "over gRPC".to_owned())).expect("durable");
     let page = until("nobody sees it", "degraded");
     assert!(page.contains("the drain of the rings has made no progress for"), "{page}");
     assert_eq!(web::page(daemon.port("metrics"), "/readyz").0, 200, "appends are taken");

@@ -28,7 +28,7 @@ impl Hostile {
         assert!(ring.set_len(0).is_err() && ring.set_len(1 << 30).is_err(), "the ring can be cut or made to grow");
         assert!(
             completion_page.write_at(b"mine", 128).is_err() && completion_page.set_len(0).is_err(),
-            "the board can be written"
+            "the page can be written"
         );
         Self { _by_hand: by_hand, ring }
     }
@@ -43,7 +43,7 @@ impl Hostile {
 #[test]
 fn who_scribbles_is_cut_off_and_nobody_else() {
     let runtime = runtime();
-    let daemon = Setup::new().start();
+    let daemon = Setup::new().with_fd_store().start();
     let good = producer(&runtime, &daemon, "shm");
     let cut_off = || daemon.metric("clad_shm_rings_cut_off_total");
     for (round, with) in
@@ -198,7 +198,7 @@ fn under(attack: Attack, daemon: &Daemon, runtime: &tokio::runtime::Runtime, oth
 #[test]
 fn whatever_a_client_does_to_its_ring_the_others_proceed() {
     let runtime = runtime();
-    let mut daemon = Setup::new().start();
+    let mut daemon = Setup::new().with_fd_store().start();
     let others: Vec<Producer> = ["shm", "shm", "unix"].map(|way| producer(&runtime, &daemon, way)).into();
     let seed = seed();
     let mut own = 0;
@@ -222,7 +222,7 @@ fn whatever_a_client_does_to_its_ring_the_others_proceed() {
 #[test]
 fn without_a_ring_it_goes_over_the_socket() {
     let runtime = runtime();
-    let daemon = Setup::new().set("ingest.shm.max_rings", "1").start();
+    let daemon = Setup::new().with_fd_store().set("ingest.shm.max_rings", "1").start();
     let first = producer(&runtime, &daemon, "shm");
     let address = daemon.address("shm").parse().expect("an address");
     let second = runtime.block_on(Producer::builder(address).connect()).expect("connected");

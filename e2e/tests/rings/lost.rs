@@ -11,7 +11,7 @@ use crate::{producer, runtime, submit};
 #[test]
 fn a_flush_reports_a_log_lost_while_the_daemon_was_down() {
     let runtime = runtime();
-    let mut daemon = Setup::new().start();
+    let mut daemon = Setup::new().with_fd_store().start();
     let client = producer(&runtime, &daemon, "shm");
     let before = runtime.block_on(submit(&client, AckLevel::Written, "in the log that is lost".to_owned()));
     let before = before.expect("written").log_id;
@@ -21,7 +21,7 @@ fn a_flush_reports_a_log_lost_while_the_daemon_was_down() {
     daemon.restart();
     let error = runtime.block_on(client.flush(AckLevel::Durable)).expect_err("it is lost");
     assert!(matches!(error, AppendError::Lost), "{error}");
-    runtime.block_on(client.flush(AckLevel::Durable)).expect("it was told");
+    runtime.block_on(client.flush(AckLevel::Durable)).expect("it was reported");
     let after = runtime.block_on(submit(&client, AckLevel::Durable, "in the next".to_owned())).expect("durable");
     assert_eq!((after.first_offset, Some(after.log_id)), (Some(0), client.log().map(|log| log.log_id)));
     assert!(client.has_ring() && after.log_id != before, "by the same ring, in another log");
@@ -37,11 +37,11 @@ fn copy(from: &Path, to: &Path) {
 }
 
 /// A backup of the folder is put back: the same log, which ends before what the ring had given back, and never knew its
-/// producer. It is told until a flush has heard of it, whatever daemons die before, and not again.
+/// producer. It is reported until a flush has heard of it, whatever daemons die before, and not again.
 #[test]
 fn a_flush_reports_a_restored_backup() {
     let runtime = runtime();
-    let mut daemon = Setup::new().start();
+    let mut daemon = Setup::new().with_fd_store().start();
     let log = |daemon: &Daemon, text: &str| {
         let client = producer(&runtime, daemon, "unix");
         runtime.block_on(submit(&client, AckLevel::Written, text.to_owned())).expect("written");
@@ -74,9 +74,9 @@ fn a_flush_reports_a_restored_backup() {
     daemon.restart();
     let error = runtime.block_on(client.flush(AckLevel::Durable)).expect_err("it is lost");
     assert!(matches!(error, AppendError::Lost), "{error}");
-    runtime.block_on(client.flush(AckLevel::Durable)).expect("it was told");
-    write(&daemon, &client, "it was told of");
+    runtime.block_on(client.flush(AckLevel::Durable)).expect("it was reported");
+    write(&daemon, &client, "it was reported");
     daemon.kill9();
     daemon.restart();
-    runtime.block_on(client.flush(AckLevel::Durable)).expect("it was told, and all since is there");
+    runtime.block_on(client.flush(AckLevel::Durable)).expect("it was reported, and all since is there");
 }

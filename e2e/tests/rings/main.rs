@@ -1,26 +1,26 @@
 //! Rings of shared memory, with real daemons and real processes.
 //!
 //! `order`: what happened before stays before, over rings and sockets. `death`: what was posted outlives its client and the
-//! daemon. `hostile`: who scribbles is cut off, and nobody else. `quiet` and `calls`: wake-ups and system calls, counted.
+//! daemon. `hostile`: who scribbles is cut off, and nobody else. `wakeups` and `calls`: wake-ups and system calls, counted.
 //! `orphan`: a connection has ended and its process pushes on. `held` and `refused`: what the journal does not take now is
 //! waited for, and passed by nobody. `sdk`: long records, threads, forks, other clocks. `forked`: what a child of `fork` is
-//! told where there is no ring. `keeper`: the process that keeps the rings dies, too. `stopped`: or says nothing.
-//! `kept`: what a start cannot go on with stays kept. `places`: where they are kept, and for whom. `lost`: the log is.
+//! reported where there is no ring. `fd_store`: rings lie in the service manager's descriptor store. `stored_rings`: what a start
+//! cannot go on with stays there. `places`: whose rings they are. `lost`: the log is. `unstored`: without a store.
 
 mod calls;
 mod death;
+mod fd_store;
 mod forked;
 mod held;
 mod hostile;
-mod keeper;
 mod lost;
 mod order;
 mod orphan;
 mod places;
 mod refused;
 mod sdk;
-mod stopped;
 mod stored_rings;
+mod unstored;
 mod wakeups;
 
 use clad_client::{AckLevel, AnyValue, Producer, Record, Ticket};

@@ -1,4 +1,4 @@
-//! Order over several ways in: A logs, has its receipt at `received`, and tells B, and B logs. A's record has the lower
+//! Order over several ways in: A logs, has its receipt at `received`, and notifies B, and B logs. A's record has the lower
 //! offset, always. (Of what is only `posted` nothing is promised beside others.)
 
 use std::io::{Read, Write};
@@ -34,7 +34,7 @@ fn a_record_by_a_ring_is_before_what_it_caused_by_grpc() {
 /// logs its own.
 fn to_and_fro(transport: &str) {
     let runtime = runtime();
-    let daemon = Setup::new().start();
+    let daemon = Setup::new().with_fd_store().start();
     let (a, b) = (producer(&runtime, &daemon, "shm"), producer(&runtime, &daemon, transport));
     let noise: Vec<Producer> = (0..NOISE).map(|_| producer(&runtime, &daemon, "shm")).collect();
     let (mut to_b, mut to_a) = UnixStream::pair().expect("a pair");
@@ -54,12 +54,12 @@ fn to_and_fro(transport: &str) {
                 to_a.read_exact(&mut [0]).expect("A's word");
                 let ticket = submit(&b, AckLevel::Received, format!("{}", 2 * round + 1));
                 runtime.block_on(ticket).expect("logged");
-                to_a.write_all(&[0]).expect("told");
+                to_a.write_all(&[0]).expect("notified");
             }
         });
         for round in 0..ROUND_TRIPS {
             runtime.block_on(submit(&a, AckLevel::Received, format!("{}", 2 * round))).expect("logged");
-            to_b.write_all(&[0]).expect("told");
+            to_b.write_all(&[0]).expect("notified");
             to_b.read_exact(&mut [0]).expect("B's word");
         }
         answering.join().expect("B ends");

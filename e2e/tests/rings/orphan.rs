@@ -21,11 +21,11 @@ fn push(ring: &clad_shm::Producer, body: &str) -> Result<u64, PushError> {
 }
 
 /// It is in the middle of its pushes when the connection ends. Each that ended well is stored, once and in order; the others
-/// are told that the ring is closed.
+/// see that the ring is closed.
 #[test]
 fn what_a_process_pushed_before_its_ring_was_closed_is_stored() {
     let runtime = runtime();
-    let mut daemon = Setup::new().start();
+    let mut daemon = Setup::new().with_fd_store().start();
     for round in 0..3 {
         let by_hand = ByHand::at(&daemon.socket(), &Hello { name: "orphan".to_owned(), ..clad_e2e::raw::hello() });
         let ring = by_hand.attach();

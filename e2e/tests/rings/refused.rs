@@ -18,7 +18,7 @@ const LARGE_RECORD_BYTES: usize = 20_000;
 
 /// A daemon that takes nothing: more is to be left free than any disk has, and the segments that it has are full.
 fn without_room() -> Daemon {
-    let setup = Setup::new().fixed_ports().set("journal.segment_bytes", "1MiB");
+    let setup = Setup::new().with_fd_store().fixed_ports().set("journal.segment_bytes", "1MiB");
     let mut daemon = setup.set("limits.max_append_bytes", "256KiB").set("journal.max_record_bytes", "128KiB").start();
     assert_eq!(daemon.term(), Some(0));
     daemon.restart_with("journal.reserve_free", "8000TiB");
@@ -68,7 +68,7 @@ fn a_flush_speaks_of_what_is_in_the_ring() {
     }
     drop(client);
 
-    // The client of the SDK asks again, for as long as it is told so.
+    // The client of the SDK asks again, for as long as that is the answer.
     let runtime = runtime();
     let other = producer(&runtime, &daemon, "shm");
     runtime.block_on(submit(&other, AckLevel::Posted, large("nor for this"))).expect("in the ring");
@@ -137,7 +137,7 @@ fn a_reload_of_what_an_append_may_be_holds_for_the_next_ring() {
 /// A full log, then no daemon, then a full log: who asks why its append waits hears each time what is so now.
 #[test]
 fn of_the_reasons_to_wait_the_newest_is_reported() {
-    let mut daemon = Setup::new().fixed_ports().set("journal.reserve_free", "1024TiB").start();
+    let mut daemon = Setup::new().with_fd_store().fixed_ports().set("journal.reserve_free", "1024TiB").start();
     let runtime = runtime();
     let waiting = ["unix", "tcp", "grpc", "shm"].map(|transport| {
         let producer = producer(&runtime, &daemon, transport);

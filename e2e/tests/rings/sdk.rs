@@ -27,7 +27,7 @@ fn bodies(daemon: &Daemon) -> Vec<String> {
 #[test]
 fn a_record_that_is_too_long_for_the_ring_is_refused_and_never_cut() {
     let runtime = runtime();
-    let daemon = Setup::new().set("ingest.shm.ring_bytes", "64KiB").start();
+    let daemon = Setup::new().with_fd_store().set("ingest.shm.ring_bytes", "64KiB").start();
     let producer = producer(&runtime, &daemon, "shm");
     let limit = producer.log().expect("greeted").max_append_bytes;
     assert!(limit < 16 * 1024, "a quarter of the ring holds an append and its header");
@@ -67,7 +67,7 @@ fn a_record_that_is_too_long_for_the_ring_is_refused_and_never_cut() {
 #[test]
 fn an_append_that_was_made_before_the_ring_is_refused_by_its_ticket() {
     let runtime = runtime();
-    let daemon = Setup::new().set("ingest.shm.ring_bytes", "64KiB").start();
+    let daemon = Setup::new().with_fd_store().set("ingest.shm.ring_bytes", "64KiB").start();
     let producer = {
         let _inside = runtime.enter();
         Producer::builder(daemon.address("shm").parse().expect("an address")).start().expect("started")
@@ -91,7 +91,7 @@ fn an_append_that_was_made_before_the_ring_is_refused_by_its_ticket() {
 #[test]
 fn threads_log_at_once() {
     let runtime = runtime();
-    let daemon = Setup::new().start();
+    let daemon = Setup::new().with_fd_store().start();
     let producer = producer(&runtime, &daemon, "shm");
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
@@ -197,7 +197,7 @@ fn a_thread_that_stops_in_the_middle_holds_up_nobody() {
     for (point, in_a_push) in
         [("push: reserved", 1), ("fill: payload, no header", 1), ("fill: header", 3), ("push: filled", 1)]
     {
-        let daemon = Setup::new().start();
+        let daemon = Setup::new().with_fd_store().start();
         let file = daemon.setup().socket().with_extension("stopped");
         std::fs::write(&file, "").expect("made");
         let variables = [
@@ -242,7 +242,7 @@ fn client_with(below: &[&str], role: &str, daemon: &Daemon, variables: &[(&str, 
 /// gone, had posted is there.
 #[test]
 fn a_child_of_fork_has_an_error_and_then_a_ring_of_its_own() {
-    let daemon = Setup::new().start();
+    let daemon = Setup::new().with_fd_store().start();
     assert_eq!(client_says(&[], "forks", &daemon), ["the child has a ring of its own"]);
     daemon.wait_for_rings(0);
     runtime().block_on(async {
@@ -261,7 +261,7 @@ fn a_child_of_fork_has_an_error_and_then_a_ring_of_its_own() {
 #[ignore = "cargo xtask ci rings, as root"]
 fn a_process_with_another_clock_logs_as_any_other() {
     for off in ["100000", "-100"] {
-        let daemon = Setup::new().start();
+        let daemon = Setup::new().with_fd_store().start();
         let below = ["unshare", "--time", "--fork", "--monotonic", off];
         let said = client_says(&below, "clock", &daemon);
         assert_eq!(said, [format!("offset Some({RECORDS_PER_CLIENT})")], "{off}");

@@ -111,7 +111,8 @@ fn a_ring_without_memory_stays_stored_and_resumes_when_there_is() {
     let runtime = runtime();
     // The allocator takes no address space that it does not need.
     let plain = "env MALLOC_ARENA_MAX=1";
-    let (mut daemon, file) = under(Setup::new().set("ingest.shm.ring_bytes", &RING_BYTES.to_string()), plain);
+    let (mut daemon, file) =
+        under(Setup::new().with_fd_store().set("ingest.shm.ring_bytes", &RING_BYTES.to_string()), plain);
     // More than all else takes, and less than the ring does.
     let limit = most_mapped(&daemon) + RING_BYTES / 4;
     assert!(limit < RING_BYTES, "all else takes too much: {limit}");
@@ -119,7 +120,7 @@ fn a_ring_without_memory_stays_stored_and_resumes_when_there_is() {
     fs::write(&file, format!("{plain} prlimit --as={limit}:")).expect("written");
     for last in [false, true] {
         daemon.restart();
-        daemon.wait_said("a ring that was kept cannot be gone on with: it stays kept");
+        daemon.wait_said("a stored ring cannot be resumed: it stays stored");
         wait(&daemon, "said", || health(&daemon).contains("1 rings of an earlier daemon are not drained"));
         let said = health(&daemon);
         assert!(said.contains("it needs more memory") && said.contains("Cannot allocate memory"), "{said}");
@@ -137,14 +138,14 @@ fn a_ring_without_memory_stays_stored_and_resumes_when_there_is() {
 }
 
 /// The next daemon has smaller segments: what does not fit waits, with all behind it, for one with larger ones. What no
-/// daemon would take is told of.
+/// daemon would take is reported.
 #[test]
 fn what_was_posted_waits_for_segments_that_hold_it() {
     const SMALL: &str = "[journal]\nsegment_bytes = \"192KiB\"\nmax_record_bytes = \"32KiB\"\n\
         [journal.group_commit]\nmax_bytes = \"32KiB\"\n\
         [limits]\nmax_append_bytes = \"64KiB\"\nmax_connection_inflight_bytes = \"64KiB\"\n";
     let setup = ["journal.segment_bytes", "limits.max_append_bytes", "journal.max_record_bytes"];
-    let setup = setup.into_iter().fold(Setup::new(), Setup::unset);
+    let setup = setup.into_iter().fold(Setup::new().with_fd_store(), Setup::unset);
     let config = setup.config().to_owned();
     let mut daemon = setup.start();
     let ((_by_hand, ring), (_other_by_hand, other)) = (client(&daemon, "long"), client(&daemon, "bad"));
@@ -161,7 +162,7 @@ fn what_was_posted_waits_for_segments_that_hold_it() {
     daemon.kill9();
     fs::write(&config, SMALL).expect("written");
     daemon.restart();
-    daemon.wait_said("a ring waits, and stays kept: an append of 2400");
+    daemon.wait_said("a ring waits, and stays stored: an append of 2400");
     daemon.wait_said("records that were posted to a daemon before this one are refused for good, and lost");
     assert!(daemon.said().contains("records=6 appends=3"), "{}", daemon.said());
     wait(&daemon, "said", || health(&daemon).contains("start clad with [journal] segment_bytes = 327680 or more"));

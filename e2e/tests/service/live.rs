@@ -118,7 +118,7 @@ fn the_bytes_in_memory_are_lowered_and_raised_under_load() {
             raw.accepted();
         }
     }
-    // Nothing is owed any more: one that needs it all is taken.
+    // All permits are back: an append that needs them all is taken.
     let three = payload(&[&body, &body, &body]);
     let mut all = greeted(&daemon);
     all.append_payload(0, AckLevel::Durable, false, &three);

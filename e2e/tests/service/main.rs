@@ -1,4 +1,4 @@
-//! The daemon under a service manager: what it is told and tells, the sockets that are held for it, a configuration
+//! The daemon under a service manager: their notifications, the sockets that are held for it, a configuration
 //! that changes while it runs, and what it says on a bad day.
 
 mod live;

@@ -31,9 +31,10 @@ const BODY_BYTES: usize = 60 << 10;
 
 /// A daemon under a service manager, its pages, and its threads that write.
 struct Watched {
+    // Before its folders, which can be removed only when nobody writes there.
+    process: Running,
     setup: Setup,
     manager: Manager,
-    process: Running,
     pages: std::net::SocketAddr,
 }
 
@@ -67,17 +68,17 @@ impl Watched {
         threads(self.process.pid(), |name| name.starts_with("clad-write") || name.starts_with("clad-ingest"))
     }
 
-    /// The watchdog is told nothing, in ten periods. What was under way may still be told before.
+    /// The watchdog is not notified, in ten periods. A notification that was under way may still come before.
     fn is_silent(&self, what: &str) {
         self.manager.barks_within(3 * WATCHDOG_PERIOD);
         let barks = self.manager.barks_within(10 * WATCHDOG_PERIOD);
-        assert_eq!(barks, 0, "{what}: held, and the watchdog was told");
+        assert_eq!(barks, 0, "{what}: held, and the watchdog was notified");
     }
 
-    /// The watchdog is told again.
+    /// The watchdog is notified again.
     fn check_bark(&self, what: &str) {
         self.manager.recv_until("WATCHDOG=1");
-        assert!(self.manager.barks_within(10 * WATCHDOG_PERIOD) > 0, "{what}: goes on, and the watchdog was told once");
+        assert!(self.manager.barks_within(10 * WATCHDOG_PERIOD) > 0, "{what}: goes on, and there was one notification");
     }
 
     /// Ends it as the manager would; what it holds then, by number and in the files.
@@ -139,7 +140,7 @@ fn a_flush_that_does_not_end_is_waited_for() {
     for sequence in 21..=120 {
         one.append_acked(sequence, Received, &[b"received"]);
     }
-    // `written` now stands behind a write that has not ended: it is taken, and told nothing yet.
+    // `written` now stands behind a write that has not ended: it is taken, and not answered yet.
     one.append(121, Written, &[b"written, behind it"]);
     let written = one.accepted_now();
     let mut records = written.first_offset + 1;
@@ -166,31 +167,31 @@ fn a_flush_that_does_not_end_is_waited_for() {
     );
     records += taken;
 
-    // Degraded, not dead: it serves, says why, and its watchdog is told.
+    // Degraded, not dead: it serves, says why, and notifies its watchdog.
     let barks = daemon.manager.barks_until(|_| page(daemon.pages, "/healthz").1.contains("waiting for the disk"));
     let (code, health) = page(daemon.pages, "/healthz");
     assert_eq!((code, health.starts_with("degraded: ")), (200, true), "{health}");
     let barks = barks + daemon.manager.barks_within(10 * WATCHDOG_PERIOD);
-    assert!(barks >= 5, "the watchdog was told {barks} times");
+    assert!(barks >= 5, "the watchdog was notified {barks} times");
     let inflight = metrics(daemon.pages)["clad_inflight_bytes"];
     assert!(inflight > least as f64 && inflight <= BUDGET_BYTES as f64, "{inflight} bytes");
     let watermarks = Admin::at(&daemon.setup.admin_socket()).status().expect("a status").offsets.expect("offsets");
     assert_eq!((watermarks.durable, watermarks.written, watermarks.received), (1, 21, records), "nothing ran ahead");
 
-    // It ends: everything that waited is told, and there is room again.
+    // It ends: everything that waited is answered, and there is room again.
     disk.release();
     two.wait_watermark(Durable, durable.epoch, durable.first_offset);
     one.wait_watermark(Written, written.epoch, written.first_offset);
     for (raw, (taken, _)) in fillers.iter_mut().zip(&filled) {
         raw.append_acked(*taken, Durable, &[b"sent again"]);
     }
-    // That somebody was refused is told for a minute more.
+    // A refusal is shown for a minute more.
     daemon.manager.barks_until(|_| !page(daemon.pages, "/healthz").1.contains("waiting for the disk"));
     assert!(page(daemon.pages, "/healthz").1.contains("max_inflight_bytes"));
     daemon.ends_well(records + 3);
 }
 
-/// Who asks for no more than a daemon that holds it waits for no disk; who asks for more is told what it waits for.
+/// A client that asks for `received` waits for no disk; one that asks for more gets the reason why it waits.
 #[test]
 fn a_tool_that_asks_for_received_waits_for_no_flush() {
     let daemon = Watched::start(Setup::new());
@@ -234,7 +235,7 @@ fn a_tool_that_asks_for_received_waits_for_no_flush() {
     daemon.ends_well(7);
 }
 
-/// The bytes of one connection have a bound of their own, and it is told like that of all: on both transports, at once
+/// The bytes of one connection have a bound of their own, and it is shown like that of all: on both transports, at once
 /// where it has been waited for, and taken again when there is room.
 #[test]
 fn a_connections_share_is_refused_at_its_bound() {
@@ -309,7 +310,7 @@ async fn grpc_fills_its_share(address: &str, refused: mpsc::SyncSender<()>, rele
     panic!("more than twice the budget was taken");
 }
 
-/// Threads that hang without a device: whichever they are, the watchdog is told nothing, and again when they go on.
+/// Threads that hang without a device: whichever they are, the watchdog is not notified until they go on.
 #[test]
 fn the_watchdog_is_not_notified_by_a_hung_daemon() {
     let daemon = Watched::start(Setup::new());

@@ -26,7 +26,7 @@ fn check_says_what_it_would_do_and_does_nothing() {
     assert_eq!(daemon.status().epoch, 1);
 }
 
-/// What keeps a start from its end is told by the check before, with the same exit code; and neither of them takes away
+/// The check reports in advance what a start fails on, with the same exit code; and neither of them takes away
 /// what is not clad's.
 #[test]
 fn a_check_and_a_start_agree() {

@@ -158,8 +158,8 @@ fn garbage_behind_the_end() {
     daemon.restart();
     let recovery = daemon.status().recovery.expect("what happened");
     assert!(!recovery.clean && recovery.truncated_bytes >= 5000, "{recovery:?}");
-    let set_aside: Vec<_> = fs::read_dir(daemon.dir().join("quarantine")).expect("the folder").collect();
-    assert!(!set_aside.is_empty(), "nothing was set aside");
+    let quarantined: Vec<_> = fs::read_dir(daemon.dir().join("quarantine")).expect("the folder").collect();
+    assert!(!quarantined.is_empty(), "nothing was quarantined");
     append_numbers(&daemon, 50..60);
     assert_eq!(ok(&daemon, &["query", "-o", "cat"]), numbers(0..60));
     assert_eq!(daemon.term(), Some(0));
@@ -167,7 +167,7 @@ fn garbage_behind_the_end() {
 }
 
 /// A segment is made shorter only when its footer is durable: one that is shorter and has none was cut by somebody, and
-/// nothing in it tells where it ended. Each batch that is left is read all the same.
+/// nothing in it shows where it ended. Each batch that is left is read all the same.
 #[test]
 fn a_segment_that_was_cut_off() {
     let mut daemon = Daemon::start();
@@ -189,7 +189,7 @@ fn a_segment_that_was_cut_off() {
     append_numbers(&daemon, 50..60);
     assert_eq!(ok(&daemon, &["query", "-o", "cat"]), numbers(0..60));
     assert_eq!(daemon.term(), Some(0));
-    // The start has sealed it with what it found, and told of it.
+    // The start has sealed it with what it found, and reported that.
     clactl_ends(0, &["verify", &dir], b"");
 }
 

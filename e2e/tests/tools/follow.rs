@@ -81,7 +81,7 @@ fn tail_follows_across_rotations() {
     for tail in &tails {
         assert!(tail.wait_lines(sent as usize, TEST_TIMEOUT), "{sent} were sent, fewer were shown\n{}", tail.said());
         tail.send(Signal::SIGINT);
-        tail.wait_end(TEST_TIMEOUT).expect("it ends when it is told");
+        tail.wait_end(TEST_TIMEOUT).expect("it ends at the signal");
         assert!(tail.output() == numbers(0..sent), "a gap or a repeat");
     }
 }

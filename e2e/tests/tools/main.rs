@@ -10,6 +10,7 @@ mod orders;
 mod pages;
 mod probe;
 mod repair;
+mod run;
 mod signals;
 mod there_and_back;
 mod top;

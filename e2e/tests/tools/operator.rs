@@ -97,7 +97,7 @@ fn orders_go_to_the_daemon_that_was_named() {
     let by_admin = [&one, &other].map(|daemon| log_id(&["--admin", &admin(daemon)]));
     assert_ne!(by_admin[0], by_admin[1]);
     assert_eq!([&one, &other].map(|daemon| log_id(&["--server", &daemon.address("unix")])), by_admin);
-    // Over TCP nobody can tell where its admin socket is: better none than the wrong one.
+    // Over TCP nothing shows where its admin socket is: better none than the wrong one.
     let said = clactl_ends(2, &["status", "--server", &one.address("tcp")], b"");
     let said = String::from_utf8_lossy(&said.stderr).into_owned();
     assert!(said.contains("give --admin"), "{said}");
@@ -148,9 +148,7 @@ fn a_log_of_somebody_elses_says_whose_it_is() {
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).expect("open");
     let dir = folder.path().join("log");
     std::fs::create_dir(&dir).expect("a folder");
-    // But for the link to who keeps its rings.
-    let entries = std::fs::read_dir(daemon.dir()).expect("the log").flatten();
-    for entry in entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file())) {
+    for entry in std::fs::read_dir(daemon.dir()).expect("the log").flatten() {
         std::fs::copy(entry.path(), dir.join(entry.file_name())).expect("copied");
     }
     std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o750)).expect("closed");
@@ -184,7 +182,7 @@ fn a_daemon_that_hangs_is_said_to_hang() {
         assert_eq!(one.code(), Some(1), "{}", one.said());
         assert!(one.said().contains("no answer"), "{}", one.said());
     }
-    // Who appends waits on, and is told for what.
+    // The append waits on, and says for what.
     // (Of the first line it may not have heard, either.)
     assert!(append_child.wait_stderr("nothing was acknowledged for 5 s, and "));
     daemon.signal(Signal::SIGCONT);
@@ -204,7 +202,7 @@ fn a_stopped_append_reports_the_last_line() {
         daemon.wait_until("three lines", |status| {
             status.offsets.as_ref().is_some_and(|offsets| offsets.durable == before + 3)
         });
-        // The daemon has told that the third is durable; that it was read is told by nobody.
+        // The daemon has reported that the third is durable; nothing reports that it was read.
         thread::sleep(Duration::from_secs(1));
         child.running.send(signal);
         child.running.wait_end(TEST_TIMEOUT).expect("it ends");
@@ -214,7 +212,7 @@ fn a_stopped_append_reports_the_last_line() {
     }
 }
 
-/// The daemon answers and takes nothing: who waits is told its reason, and may be stopped all the same.
+/// The daemon answers and takes nothing: a waiting tool shows the reason, and may be stopped all the same.
 #[test]
 fn an_append_that_the_daemon_does_not_take_says_why_and_can_be_stopped() {
     // No file system has so much to spare.
@@ -241,7 +239,7 @@ fn an_append_that_the_daemon_does_not_take_says_why_and_can_be_stopped() {
     });
 }
 
-/// A reason that becomes another one is told while it waits, and not only at its end.
+/// A reason that becomes another one is shown while it waits, and not only at its end.
 #[test]
 fn an_append_says_when_it_waits_for_another_reason() {
     let mut daemon = Setup::new().set("journal.reserve_free", "1024TiB").start();
@@ -256,7 +254,7 @@ fn an_append_says_when_it_waits_for_another_reason() {
     assert!(said.contains("interrupted, and no ack for 1 line, certainly not stored: cannot reach "), "{said}");
 }
 
-/// No producer place: the line was never taken, and whoever stops waiting is told so.
+/// No producer place: the line was never taken, and a tool that stops waiting says so.
 #[test]
 fn an_append_without_a_producer_slot_is_certainly_not_stored() {
     let daemon = Setup::new().set("limits.max_producers", "1").start();

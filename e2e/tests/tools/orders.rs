@@ -18,13 +18,14 @@ fn a_backup_of_a_log_that_is_quiet_is_whole() {
         fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/OPERATIONS.md")).expect("the manual");
     let (_, block) = manual.split_once("<!-- run: back up -->\n```\n").expect("its block");
     let (block, _) = block.split_once("\n```").expect("the block's end");
+    let others = block.replace("/var/lib/clad", "").replace("/srv/backup", "");
+    assert!(!others.contains("/var/lib") && !others.contains("/srv"), "{block}");
     let (daemon, folder) = (Daemon::start(), Scratch::new());
     let program = binary("clactl");
     append_numbers(&daemon, 0..10);
     for copy in ["first", "second"] {
         let copy = folder.data().join(copy).display().to_string();
         let script = block.replace("/var/lib/clad", &daemon.dir().display().to_string()).replace("/srv/backup", &copy);
-        assert!(!script.contains("/var/lib") && !script.contains("/srv"), "{script}");
         let script = script.replace("clactl ", &format!("{} ", program.display()));
         let mut shell = Command::new("sh");
         shell.args(["-e", "-c", &script]).env("CLAD_SERVER", daemon.address("unix"));

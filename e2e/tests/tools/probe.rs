@@ -31,7 +31,7 @@ fn what_it_says_of_a_folder() {
     }
     assert!(said["io_uring"]["permitted"].is_boolean() && said["io_uring"]["kernel"].is_string(), "{said}");
     let methods = said["methods"].as_array().expect("a list");
-    assert_eq!(methods.len(), 21);
+    assert_eq!(methods.len(), 18);
     for method in methods {
         if method["error"].is_null() {
             let latency =

@@ -2,7 +2,7 @@
 //!
 //! What must hold, whatever was done to the files: `verify` and a dry run change nothing; a repair deletes nothing and a
 //! second one finds nothing to do; behind it the daemon starts, each record that was not hit is there byte for byte, once,
-//! at its offset; what was hit is told, by the start or by the reader, and the log goes on.
+//! at its offset; what was hit is reported, by the start or by the reader, and the log goes on.
 
 mod harness;
 
@@ -97,7 +97,7 @@ fn a_sealed_segment_cut_off() {
     .both();
 }
 
-/// Nothing that is left in it tells where the log ended: that it ended later is told. Where it ended cleanly `clad.meta` knows.
+/// Nothing that is left in it shows where the log ended: it is reported that it ended later. After a clean end `clad.meta` knows where.
 #[test]
 fn the_last_segment_cut_off() {
     let damage = Damage {

@@ -86,8 +86,8 @@ fn what_json_says_of_a_record() {
     for (offset, record) in (0..).zip(&records) {
         assert_eq!(record["offset"], offset, "{record}");
         assert_eq!((&record["severity_number"], &record["component"]), (&13.into(), &"shop".into()), "{record}");
-        assert_eq!(record["vouched"]["transport"], "unix", "{record}");
-        assert_eq!(record["vouched"]["uid"], nix_uid(), "{record}");
+        assert_eq!(record["peer_meta"]["transport"], "unix", "{record}");
+        assert_eq!(record["peer_meta"]["uid"], nix_uid(), "{record}");
     }
     assert_eq!((&records[0]["body"], &records[2]["body"]), (&"plain".into(), &"".into()));
     assert_eq!((records[1].get("body"), &records[1]["body_base64"]), (None, &"/wBvZGQ=".into()), "{}", records[1]);

@@ -1,5 +1,5 @@
-//! `clactl top` on a terminal (a pseudo-terminal of our own), and where there is none: it shows, it ends as it is told
-//! to, and the terminal is as it was.
+//! `clactl top` on a terminal (a pseudo-terminal of our own), and where there is none: it shows, it ends when asked to,
+//! and the terminal is as it was.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -50,7 +50,7 @@ impl Tty {
         command.env("TERM", "xterm").stdin(end()).stdout(end()).stderr(end()).spawn().expect("clactl runs")
     }
 
-    /// Gives it another size, and tells who draws on it.
+    /// Gives it another size, and signals the program that draws on it.
     fn resize(&self, child: &Child, rows: u16, columns: u16) {
         let end = Stdio::from(self.theirs.try_clone().expect("a descriptor"));
         let size = ["rows", &rows.to_string(), "cols", &columns.to_string()].map(str::to_owned);
@@ -160,7 +160,7 @@ fn top_stays_when_the_daemon_goes_and_comes_back() {
         tty.resize(&child, 24, columns);
         visible(seen).contains("123received,123written,")
     });
-    // A key in the very moment of a change of size may be seen with the next key only: mio tells of both once, and
+    // A key in the very moment of a change of size may be seen with the next key only: mio reports both once, and
     // crossterm looks at one. So a person types again.
     tty.wait_until("the end", |_| {
         tty.type_in(b"\x03");

@@ -19,11 +19,15 @@
 //! Sections: 1 index, 2 producers, 3 damage, 4 the segment before, 5 supersedes, 6 forgotten, 7 bytes by owner. An
 //! unknown one is skipped.
 
+use super::batch::BatchHeader;
 use super::bytes::{get, i64_at, put, u16_at, u32_at, u64_at};
 use super::checksum::Seed;
 
 /// Owners of which a footer says how much they hold: the largest.
 pub(crate) const FOOTER_OWNERS_MAX: usize = 256;
+
+/// Bytes of data between two entries of the sparse index.
+pub(crate) const INDEX_EVERY: u64 = 64 * 1024;
 
 /// First bytes of a footer.
 pub const MAGIC: [u8; 8] = *b"CLADFTR\0";
@@ -158,6 +162,44 @@ pub struct Footer {
 }
 
 impl Footer {
+    /// The footer of a segment that holds no batch yet.
+    pub(crate) fn new(segment: u64, epoch: u32, first_offset: u64, before: Option<Before>) -> Self {
+        let (min_time_ns, max_time_ns, max_append_ns) = (i64::MAX, i64::MIN, i64::MIN);
+        let end_offset = first_offset;
+        Self {
+            segment,
+            epoch,
+            first_offset,
+            end_offset,
+            min_time_ns,
+            max_time_ns,
+            max_append_ns,
+            before,
+            ..Self::default()
+        }
+    }
+
+    /// Adds a batch of records, behind all others.
+    pub(crate) fn add(&mut self, h: &BatchHeader, position: u64, checksum: u32) {
+        (self.last_batch_checksum, self.end_offset) = (checksum, h.end_offset());
+        let (min_time_ns, max_time_ns) = (h.min_time_ns, h.max_time_ns);
+        self.min_time_ns = self.min_time_ns.min(min_time_ns);
+        self.max_time_ns = self.max_time_ns.max(max_time_ns);
+        self.max_append_ns = self.max_append_ns.max(h.append_real_ns);
+        match self.index.last_mut() {
+            Some(e) if position - e.position < INDEX_EVERY => {
+                e.min_time_ns = e.min_time_ns.min(min_time_ns);
+                e.max_time_ns = e.max_time_ns.max(max_time_ns);
+            }
+            _ => self.index.push(IndexEntry { first_offset: h.first_offset, position, min_time_ns, max_time_ns }),
+        }
+    }
+
+    /// The name of this segment in the footer of the next.
+    pub(crate) fn as_before(&self, footer_checksum: u32) -> Before {
+        Before { number: self.segment, footer_checksum, last_batch_checksum: self.last_batch_checksum }
+    }
+
     /// Lost offsets, without those lost in missing earlier segments (unless it `follows` on the one before): these come
     /// back when their files are put back, which is allowed.
     pub fn lost_here(&self, follows: bool) -> impl Iterator<Item = Damage> {

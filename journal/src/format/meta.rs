@@ -105,6 +105,29 @@ pub enum MetaError {
 }
 
 impl Meta {
+    /// Content for a log without segments, and without an epoch yet.
+    pub(crate) fn new(log_id: [u8; 16], created_ns: i64) -> Self {
+        Self {
+            generation: 1,
+            log_id,
+            clean: false,
+            latched: false,
+            lowest_segment: 0,
+            lowest_offset: 0,
+            highest_segment: NONE,
+            created_ns,
+            least_epoch: 0,
+            proof: None,
+            lost: Vec::new(),
+            epochs: Vec::new(),
+        }
+    }
+
+    /// Number of the segment behind the highest that was put to use.
+    pub fn next_segment(&self) -> u64 {
+        if self.highest_segment == NONE { 0 } else { self.highest_segment + 1 }
+    }
+
     /// The current epoch for appends.
     pub fn epoch(&self) -> u32 {
         self.epochs.last().map_or(0, |e| e.epoch)

@@ -25,7 +25,7 @@ pub struct Former {
 }
 
 /// The header of a segment.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SegmentHeader {
     /// Bits that a reader and a writer may ignore.
     pub compatible: u64,

@@ -8,12 +8,12 @@
 //!   its half-made file, whose name another journal would use again. The lock on the folder ends with the last thread,
 //!   or with the process.
 
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use super::Journal;
 use crate::env::Event;
 use crate::sync::atomic::Ordering;
+use crate::sync::unpoisoned;
 use crate::write::committer::Committer;
 
 impl Journal {
@@ -28,7 +28,7 @@ impl Journal {
         self.shared.with(how);
         self.shared.publish();
         self.shared.wake_all();
-        *self.shared.background.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *unpoisoned(self.shared.background.0.lock()) = true;
         self.shared.background.1.notify_all();
     }
 
@@ -44,7 +44,7 @@ impl Journal {
         let until = Duration::from_nanos(shared.env().clock.boot_ns()) + deadline;
         let ended = self.wait_until_closed(until);
         let alone = ended.is_some() && shared.is_alone_by(until);
-        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        let threads = std::mem::take(&mut *unpoisoned(self.threads.lock()));
         if alone {
             for thread in threads {
                 let _ = thread.join();
@@ -67,7 +67,7 @@ impl Journal {
     fn wait_until_closed(&self, until: Duration) -> Option<bool> {
         let mut core = self.shared.core();
         loop {
-            if let Some(clean) = core.committer.closed() {
+            if let Some(clean) = core.committer.lifecycle.closed() {
                 return Some(clean);
             }
             let left = self.shared.left_until(until);
@@ -78,7 +78,7 @@ impl Journal {
                 self.shared.wake_all();
                 return None;
             }
-            core = self.shared.ended.wait_timeout(core, left).expect("the journal's state is whole").0;
+            core = core.wait_timeout(&self.shared.ended, left);
         }
     }
 }
@@ -88,8 +88,8 @@ impl Drop for Journal {
     /// calls to the disk, so that the folder is free on return; but not where [`Journal::close`] has waited for them
     /// until its deadline.
     fn drop(&mut self) {
-        let threads = std::mem::take(self.threads.get_mut().unwrap_or_else(PoisonError::into_inner));
-        if self.shared.core().committer.closed().is_none() {
+        let threads = std::mem::take(unpoisoned(self.threads.get_mut()));
+        if self.shared.core().committer.lifecycle.closed().is_none() {
             // In one step: otherwise a thread could close it first and record it as clean.
             self.end(Committer::abandon);
             self.shared.watermarks.end();

@@ -6,13 +6,12 @@
 //! moved out of `quarantine/`).
 
 use std::collections::BTreeSet;
-use std::sync::PoisonError;
 
 use crate::format::meta::Meta;
 use crate::read::offline::abandoned;
 use crate::recover::Report;
 use crate::run::shared::Shared;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, unpoisoned};
 
 /// Time for which the content of `quarantine/` is assumed constant: each file there costs a call, and there may be
 /// thousands.
@@ -65,7 +64,7 @@ impl Losses {
 
 /// Abandoned segments; a caller does not wait for another caller's scan.
 pub(super) fn abandoned_of(shared: &Shared, known: &Mutex<AbandonedSegments>) -> Vec<u64> {
-    let known = || known.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = || unpoisoned(known.lock());
     let now = shared.env().clock.boot_ns();
     let mut kept = known();
     if kept.seen.is_some_and(|seen| now.saturating_sub(seen) < QUARANTINE_SCAN_INTERVAL_NS) {

@@ -15,7 +15,7 @@ pub(crate) mod open;
 pub(crate) mod status;
 
 use std::path::Path;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
@@ -31,9 +31,9 @@ use crate::recover::Report;
 use crate::run::background;
 use crate::run::waiters::Watcher;
 use crate::run::workers;
-use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
 use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{Mutex, unpoisoned};
 use crate::write::batch::BurstPermits;
 use crate::write::committer::{Accepted, AfterRefusal, Append, Item, RotateAnswer, Sender};
 use crate::write::permits::Permit;
@@ -69,7 +69,6 @@ impl Journal {
         let options = EngineOptions {
             wish: config.io_engine,
             in_flight: config.policy.in_flight(),
-            write_bytes: config.policy.batch_bytes(),
             on_fallback: Arc::new(move |fallback| callback(&Event::Fallback(fallback.clone()))),
         };
         let storage = OsStorage::open_with(dir, substrate.block_size, substrate.zeroing_pays(), &options)
@@ -95,7 +94,7 @@ impl Journal {
     }
 
     fn spawn_threads(&self) -> std::io::Result<()> {
-        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut threads = unpoisoned(self.threads.lock());
         if let Some(ring) = self.shared.storage().ring() {
             ring.attach(workers::on_ring(&self.shared));
         }
@@ -159,7 +158,7 @@ impl Journal {
         // What is left of it is returned after the lock.
         let mut permits = BurstPermits::new(permit);
         let mut core = self.shared.core();
-        let before = core.committer.pending_bytes();
+        let before = core.committer.writer.pending_bytes();
         core.committer.append(runs, after, now, &mut permits, answer);
         AppendOutcome { deferred_write: self.shared.defer_write(core, before, now) }
     }
@@ -172,13 +171,6 @@ impl Journal {
     /// The watermarks as they move: the newest value, not every one.
     pub fn subscribe(&self) -> watch::Receiver<Watermarks> {
         self.shared.watermarks.subscribe()
-    }
-
-    /// Calls `callback` each time the watermarks have moved, in the thread that moved them: it must be quick. It does
-    /// not get their values: of two threads that move them, the later may call first. For one listener: a second call
-    /// changes nothing.
-    pub fn on_watermarks(&self, callback: impl Fn() + Send + Sync + 'static) {
-        self.shared.watermarks.listen(callback);
     }
 
     /// Returns a watcher that waits for offsets and is woken for no others.
@@ -270,7 +262,7 @@ impl Journal {
 
     /// The longest payload of an append that this journal takes: a longer one is refused with [`AppendError::Size`].
     pub fn max_append_bytes(&self) -> u32 {
-        self.shared.core().committer.max_append_bytes()
+        self.shared.core().committer.max_append_bytes
     }
 
     /// Content of `clad.meta`: log id, epochs, offsets removed by retention.
@@ -290,7 +282,7 @@ impl Journal {
 
     /// Replaces the age at which the active segment is sealed.
     pub fn set_rotate_after(&self, age: Duration) {
-        self.shared.with(|c| c.set_rotate_after(age));
+        self.shared.with(|c| c.rotate_after = age);
         self.shared.wake_all();
     }
 
@@ -305,7 +297,7 @@ impl Journal {
             return Ok(());
         }
         let in_flight = in_flight.max(1);
-        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut threads = unpoisoned(self.threads.lock());
         if !threads.is_empty() {
             self.add_writers(&mut threads, in_flight)?;
         }

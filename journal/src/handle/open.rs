@@ -6,6 +6,7 @@ use crate::clock::Clock;
 use crate::config::JournalConfig;
 use crate::env::{Env, Observer};
 use crate::error::OpenError;
+use crate::format::segment::SegmentHeader;
 use crate::io::Storage;
 use crate::read::catalog::Catalog;
 use crate::recover::{self, Report};
@@ -49,21 +50,15 @@ pub(crate) fn open_shared(
     let mut committer = Committer::new(config, r.producers, r.next_offset, env.meta.get().epoch_start(), now);
     let free_segments = prepare::free_segment_count(&env).map_err(OpenError::io("look at the free space"))?;
     committer.begin_with(free_segments, env.storage.block_size());
-    if let Some(prepared) = left_over {
-        committer.adopt(prepared);
-    }
-    if let Some(mut active) = r.in_use {
-        active.files = prepare::open_all(&env, active.number).map_err(OpenError::io("open the segment in use"))?;
-        committer.resume_in(active, env.now());
-    }
+    committer.segments.supply.put_back(left_over);
     let watermarks = committer.watermarks();
-    let active_header = committer.active_header(None);
+    let active_header = committer.segments.active_header(None);
     let core = Core { committer, watch: Watch::default(), failed: None, active_header, asked: 0, given: 0 };
     let shared = Arc::new(Shared {
         core: Mutex::new(core),
         work: Condvar::new(),
         ended: Condvar::new(),
-        watermarks: WatermarkPublisher::new(watermarks).with(config.faults),
+        watermarks: WatermarkPublisher::new(watermarks),
         executor,
         catalog,
         retention: Mutex::new(config.retention),
@@ -81,15 +76,12 @@ pub(crate) fn open_shared(
     Ok((shared, report))
 }
 
-fn recovery_left_over(env: &Env, report: &mut Report) -> Result<Option<prepare::Prepared>, OpenError> {
-    let next = match env.meta.get().highest_segment {
-        crate::format::meta::NONE => 0,
-        n => n + 1,
-    };
+fn recovery_left_over(env: &Env, report: &mut Report) -> Result<Option<SegmentHeader>, OpenError> {
+    let meta = env.meta.get();
+    let next = meta.next_segment();
     let found = prepare::find_left_over(env, next).map_err(OpenError::io("look at the prepared segment"))?;
-    let keep = found.as_ref().map(|p| p.header.number);
-    let (meta, faults) = (env.meta.get(), env.config.faults);
-    let quarantined = recover::clear_above(env.storage.as_ref(), &meta, next, keep, &env.observer, faults);
+    let keep = found.as_ref().map(|p| p.number);
+    let quarantined = recover::clear_above(env.storage.as_ref(), &meta, next, keep, &env.observer);
     report.unknown(quarantined.map_err(OpenError::io("remove unused segments"))?);
     Ok(found)
 }

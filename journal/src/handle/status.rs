@@ -1,13 +1,12 @@
 //! Status of a journal: its numbers, its segments, and the progress of its threads.
 
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use super::Journal;
 use crate::io::EngineReport;
 use crate::read::listing::{SegmentSummary, summary};
 use crate::sync::atomic::Ordering;
-use crate::sync::has_ended;
+use crate::sync::{has_ended, unpoisoned};
 use crate::write::watermarks::Watermarks;
 
 /// Reason why a journal makes no progress by itself any more, for a watchdog.
@@ -79,7 +78,7 @@ impl Journal {
         if self.shared.is_closing() {
             return Ok(()); // threads end, and the drain has a deadline of its own
         }
-        let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let threads = unpoisoned(self.threads.lock());
         if threads.iter().any(has_ended) {
             return Err(Stalled::Ended);
         }
@@ -113,15 +112,15 @@ impl Journal {
             log_id: meta.log_id,
             watermarks: c.watermarks(),
             lowest_offset: meta.lowest_offset,
-            segments: sealed + c.segments_held(),
-            bytes: sealed_bytes + c.segments_held() as u64 * capacity,
-            prepared: c.has_prepared(),
+            segments: sealed + c.segments.held(),
+            bytes: sealed_bytes + c.segments.held() as u64 * capacity,
+            prepared: c.segments.supply.is_prepared(),
             oldest_segment_ns,
-            failure: c.failure(),
-            unopened: c.unopened(),
-            in_flight_bytes: c.in_flight_bytes(),
+            failure: c.lifecycle.failure(),
+            unopened: c.segments.supply.unopened(),
+            in_flight_bytes: c.writer.in_flight_bytes(),
             oldest_undurable: c.oldest_undurable_boot_ns().map(since),
-            disk_busy: c.disk_busy_since_boot_ns().map(since),
+            disk_busy: c.writer.disk_busy_since_boot_ns().map(since),
             producers: c.sequencer.producers_len(),
             owners: c.quota.held.largest(STATUS_OWNERS_MAX),
             space,
@@ -133,7 +132,7 @@ impl Journal {
 
     /// The number of the active segment, if there is one at this moment.
     pub fn active_segment(&self) -> Option<u64> {
-        self.shared.core().committer.active_summary().map(|s| s.0)
+        self.shared.active_extent().map(|(number, ..)| number)
     }
 
     /// All segments with records, oldest first. Reads the footers that were not needed before.
@@ -141,7 +140,7 @@ impl Journal {
         let storage = self.shared.storage();
         let mut all: Vec<_> = self.shared.catalog().all().iter().map(|s| summary(s, storage.as_ref())).collect();
         let core = self.shared.core();
-        if let Some((number, first_offset, pos, _)) = core.committer.active_summary() {
+        if let Some((number, first_offset, pos)) = core.committer.segments.active_extent() {
             let end_offset = core.committer.watermarks().written.max(first_offset);
             let active = SegmentSummary {
                 number,

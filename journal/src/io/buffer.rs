@@ -21,8 +21,6 @@ pub struct IoBuf {
     ptr: NonNull<u8>,
     capacity: usize,
     len: usize,
-    /// Number among the ring's registered buffers. `None` for memory that was allocated later.
-    registered: Option<u16>,
     /// The arena that this memory is a part of; `None` where the memory is its own.
     arena: Option<Arc<Arena>>,
 }
@@ -51,7 +49,7 @@ impl IoBuf {
         // SAFETY: the layout's size is not zero.
         let raw = unsafe { alloc_zeroed(layout) };
         let Some(ptr) = NonNull::new(raw) else { handle_alloc_error(layout) };
-        Self { ptr, capacity, len: 0, registered: None, arena: None }
+        Self { ptr, capacity, len: 0, arena: None }
     }
 
     /// `number` buffers of `capacity` zeroes each, side by side in one piece of memory, in huge pages where the kernel
@@ -73,7 +71,7 @@ impl IoBuf {
             let ptr = unsafe { ptr.add(number * capacity) };
             // SAFETY: these bytes are allocated, and nobody else's yet.
             unsafe { ptr.write_bytes(0, capacity) };
-            Self { ptr, capacity, len: capacity, registered: None, arena: Some(arena.clone()) }
+            Self { ptr, capacity, len: capacity, arena: Some(arena.clone()) }
         };
         (0..number).map(part).collect()
     }
@@ -90,16 +88,6 @@ impl IoBuf {
         let mut buf = Self::with_capacity(bytes.len());
         buf.extend_from_slice(bytes);
         buf
-    }
-
-    /// Number among the ring's registered buffers.
-    pub(super) fn registered(&self) -> Option<u16> {
-        self.registered
-    }
-
-    /// Notes that the ring knows this memory by a number; it goes with the memory, and not with the value.
-    pub(super) fn set_registered(&mut self, index: u16) {
-        self.registered = Some(index);
     }
 
     fn layout(capacity: usize) -> Layout {

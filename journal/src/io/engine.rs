@@ -5,7 +5,9 @@
 //! reported to the opener of the storage, once for each reason.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
+
+use crate::sync::unpoisoned;
 
 /// Engine that issues the writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +31,7 @@ impl Engine {
 /// The engine that is asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EngineWish {
-    /// [`choose`] decides.
+    /// `choose` decides.
     #[default]
     Auto,
     /// io_uring; where it is not available, threads, and a warning.
@@ -49,7 +51,7 @@ pub enum FallbackReason {
     UringDenied,
     /// The kernel has no io_uring, or not the operations that are needed.
     UringUnsupported,
-    /// Not enough memory may be locked: for the ring, or for registered buffers.
+    /// Not enough memory may be locked for the ring, which some kernels count as locked.
     Memlock,
 }
 
@@ -94,7 +96,7 @@ pub struct EngineReport {
 }
 
 /// Called with each fallback when it is found.
-pub type OnFallback = Arc<dyn Fn(&Fallback) + Send + Sync>;
+pub(crate) type OnFallback = Arc<dyn Fn(&Fallback) + Send + Sync>;
 
 /// The fallbacks of one storage.
 pub(super) struct Fallbacks {
@@ -109,7 +111,7 @@ impl Fallbacks {
 
     /// Notes a fallback, and reports it if it is the first of its reason.
     pub(super) fn add(&self, fallback: Fallback) {
-        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found = unpoisoned(self.found.lock());
         if !found.iter().any(|f| f.reason == fallback.reason) {
             found.push(fallback.clone());
             drop(found);
@@ -118,23 +120,23 @@ impl Fallbacks {
     }
 
     pub(super) fn all(&self) -> Vec<Fallback> {
-        self.found.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        unpoisoned(self.found.lock()).clone()
     }
 }
 
 /// Grounds of the choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Grounds {
+pub(super) struct Grounds {
     /// The engine that is asked for.
-    pub wish: EngineWish,
+    pub(super) wish: EngineWish,
     /// Writes go around the page cache here.
-    pub direct: bool,
+    pub(super) direct: bool,
     /// Writes that the policy may have in flight.
-    pub in_flight: usize,
+    pub(super) in_flight: usize,
 }
 
 /// Chooses the engine to try, with the reason. `docs/BENCHMARKS.md` has the figures.
-pub fn choose(grounds: &Grounds) -> (Engine, &'static str) {
+pub(super) fn choose(grounds: &Grounds) -> (Engine, &'static str) {
     match *grounds {
         Grounds { wish: EngineWish::Uring, .. } => (Engine::Uring, "asked for"),
         Grounds { wish: EngineWish::Blocking, .. } => (Engine::Blocking, "asked for"),

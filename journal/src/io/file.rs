@@ -38,6 +38,18 @@ pub enum Lock {
     Exclusive,
 }
 
+/// Reads so many bytes at `pos`; less only at the end of the file.
+pub(crate) fn read_once(file: &dyn File, pos: u64, len: usize) -> io::Result<IoBuf> {
+    let (buf, read) = file.read_at(IoBuf::with_capacity(len), pos, len);
+    read.map(|()| buf)
+}
+
+/// As [`read_once`], in three attempts: some errors are transient.
+pub(crate) fn read_thrice(file: &dyn File, pos: u64, len: usize) -> io::Result<IoBuf> {
+    let read = || read_once(file, pos, len);
+    read().or_else(|_| read()).or_else(|_| read())
+}
+
 /// One open file description.
 #[allow(clippy::len_without_is_empty)] // nobody asks a file of a log whether it is empty
 pub trait File: Send + Sync {

@@ -36,10 +36,11 @@ pub mod uring;
 use std::io;
 
 pub use buffer::IoBuf;
-pub use engine::{Engine, EngineReport, EngineWish, Fallback, FallbackReason, Grounds, OnFallback, choose};
+pub use engine::{Engine, EngineReport, EngineWish, Fallback, FallbackReason};
 pub use file::{Access, Durability, File, Lock};
+pub(crate) use file::{read_once, read_thrice};
 pub use heap::release_free_memory;
-pub use latch::{Latch, Latched};
+pub use latch::Latched;
 pub use latched_file::LatchedFile;
 pub use os::{EngineOptions, OsStorage};
 pub use storage::{Entry, EntryKind, Space, Storage, TakeOver, Witness};
@@ -49,6 +50,14 @@ pub use storage::{Entry, EntryKind, Space, Storage, TakeOver, Witness};
 pub(crate) fn real_folder() -> tempfile::TempDir {
     let tests = std::env::current_exe().expect("a test has a name");
     tempfile::tempdir_in(tests.parent().expect("in a folder")).expect("a folder")
+}
+
+/// Result of a call on a name that need not exist: nothing where it does not.
+pub(crate) fn if_there<T>(done: io::Result<T>) -> io::Result<Option<T>> {
+    match done {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        done => done.map(Some),
+    }
 }
 
 /// Returns true if the device could not read one place, which means nothing for any other place.

@@ -21,13 +21,13 @@ use std::sync::{Arc, OnceLock};
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
-use super::engine::{Fallback, FallbackReason, Fallbacks, Grounds, choose};
+use super::engine::{Fallback, FallbackReason, Fallbacks, Grounds, OnFallback, choose};
 use super::extents;
 use super::lease::{self, Lease};
 use super::uring::{self, Ring};
 use super::{
-    Access, Durability, Engine, EngineReport, EngineWish, Entry, EntryKind, File, IoBuf, Lock, OnFallback, Space,
-    Storage, TakeOver, Witness,
+    Access, Durability, Engine, EngineReport, EngineWish, Entry, EntryKind, File, IoBuf, Lock, Space, Storage,
+    TakeOver, Witness,
 };
 
 /// A folder on a real file system.
@@ -50,8 +50,6 @@ pub struct EngineOptions {
     pub wish: EngineWish,
     /// Writes that will be in flight at once, at most.
     pub in_flight: usize,
-    /// Bytes of a usual write, at most.
-    pub write_bytes: usize,
     /// Called with each fallback, also with one that is found later; must not block.
     pub on_fallback: OnFallback,
 }
@@ -71,7 +69,7 @@ impl OsStorage {
     /// The kernel's error when the folder cannot be opened.
     pub fn open(dir: &Path, block_size: u32, zeroing: bool) -> io::Result<Self> {
         let wish = EngineWish::Blocking;
-        let options = EngineOptions { wish, in_flight: 1, write_bytes: 0, on_fallback: Arc::new(|_| {}) };
+        let options = EngineOptions { wish, in_flight: 1, on_fallback: Arc::new(|_| {}) };
         Self::open_with(dir, block_size, zeroing, &options)
     }
 
@@ -79,14 +77,14 @@ impl OsStorage {
     ///
     /// # Errors
     /// The kernel's error when the folder cannot be opened.
-    pub fn to_read(dir: &Path, block_size: u32) -> io::Result<Self> {
+    pub(crate) fn to_read(dir: &Path, block_size: u32) -> io::Result<Self> {
         let fallbacks = Arc::new(Fallbacks::new(Arc::new(|_| {})));
         let sync = Arc::new(WriteSync { refused: AtomicBool::new(false), fallbacks: fallbacks.clone() });
         let (direct, why) = (OnceLock::new(), "nothing is written".to_owned());
         Ok(Self { dir: folder(dir)?, block_size, direct, zeroing: false, ring: None, why, sync, fallbacks })
     }
 
-    /// The same with an engine: the requested one, or the choice of [`choose`], or threads where that is not available.
+    /// The same with an engine: the requested one, or that which was measured faster, or threads where that is not available.
     ///
     /// # Errors
     /// The kernel's error when the folder cannot be opened, or no thread can be started.
@@ -105,7 +103,7 @@ impl OsStorage {
         let mut why = why.to_owned();
         let mut ring = None;
         if engine == Engine::Uring {
-            match start_ring(&fd, direct, block_size, options, &fallbacks) {
+            match start_ring(&fd, direct, block_size, &fallbacks) {
                 Ok(started) => ring = Some(started),
                 Err(fallback) => {
                     why = format!("io_uring is not to be had: {fallback}");
@@ -167,16 +165,9 @@ fn folder(dir: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(dir, flags, Mode::empty())?)
 }
 
-fn start_ring(
-    dir: &OwnedFd,
-    direct: bool,
-    block: u32,
-    options: &EngineOptions,
-    fallbacks: &Arc<Fallbacks>,
-) -> Result<Ring, Fallback> {
+fn start_ring(dir: &OwnedFd, direct: bool, block: u32, fallbacks: &Arc<Fallbacks>) -> Result<Ring, Fallback> {
     let style = uring::available(dir, direct, block, fallbacks).map_err(|refused| refused.0)?;
-    let EngineOptions { in_flight, write_bytes, .. } = *options;
-    let setup = uring::Setup { in_flight, write_bytes, style, fallbacks: fallbacks.clone() };
+    let setup = uring::Setup { style, fallbacks: fallbacks.clone() };
     Ring::start(setup).map_err(|e| uring::Refused::from_error("io_uring cannot be set up", &e).0)
 }
 

@@ -17,6 +17,7 @@ use crate::format::segment_name;
 use crate::io::{Access, Storage, is_bad_place};
 use crate::recover::scan::{Found, scan};
 use crate::recover::{State, probe};
+use crate::sync::unpoisoned;
 
 /// A sealed segment's header and footer.
 #[derive(Debug)]
@@ -170,19 +171,9 @@ fn without_footer(
     let data: Vec<_> = scan.batches.iter().filter(counts).collect();
     let (Some(first), Some(last)) = (data.first(), data.last()) else { return Ok(None) };
     let within = |lost: &&Damage| lost.hits(first.header.first_offset, last.header.end_offset());
-    let footer = Footer {
-        segment: number,
-        epoch: header.epoch,
-        last_batch_checksum: last.checksum,
-        first_offset: first.header.first_offset,
-        end_offset: last.header.end_offset(),
-        data_end: last.end,
-        min_time_ns: data.iter().map(|b| b.header.min_time_ns).min().unwrap_or(i64::MAX),
-        max_time_ns: data.iter().map(|b| b.header.max_time_ns).max().unwrap_or(i64::MIN),
-        max_append_ns: data.iter().map(|b| b.header.append_real_ns).max().unwrap_or(i64::MIN),
-        damage: lost.iter().filter(within).copied().collect(),
-        ..Footer::default()
-    };
+    let mut footer = Footer::new(number, header.epoch, first.header.first_offset, None);
+    data.iter().for_each(|b| footer.add(&b.header, b.pos, b.checksum));
+    (footer.data_end, footer.damage) = (last.end, lost.iter().filter(within).copied().collect());
     Ok(Some(Proof { header, footer, head_checksum: 0 }))
 }
 
@@ -259,10 +250,10 @@ impl Catalog {
     }
 
     fn read(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<u64, Arc<Sealed>>> {
-        self.sealed.read().unwrap_or_else(std::sync::PoisonError::into_inner)
+        unpoisoned(self.sealed.read())
     }
 
     fn write(&self) -> std::sync::RwLockWriteGuard<'_, BTreeMap<u64, Arc<Sealed>>> {
-        self.sealed.write().unwrap_or_else(std::sync::PoisonError::into_inner)
+        unpoisoned(self.sealed.write())
     }
 }

@@ -20,7 +20,7 @@ use crate::read::listing::SegmentSummary;
 use crate::read::segment_reader::SegmentReader;
 use crate::recover::plan::{self, Kept, Said, Unsealed};
 use crate::recover::scan::{Found, Scan, scan};
-use crate::recover::{Segment, State, check_foreign, check_no_remains, in_use_above, list_segments, probe};
+use crate::recover::{Segment, State, check_foreign, check_no_remains, in_use_above, list, list_segments, probe};
 use crate::write::batch::Batch;
 use crate::write::metafile::{self, Loaded};
 
@@ -149,7 +149,7 @@ pub fn look(dir: &Path) -> Result<Option<[u8; 16]>, OpenError> {
         Loaded::Found { meta, .. } => Ok(Some(meta.log_id)),
         Loaded::Newer(e) => Err(OpenError::Newer(e.to_string())),
         Loaded::Lost => {
-            let listing = storage.list("").map_err(OpenError::io(format!("list {name}")))?;
+            let listing = list(&storage, &name)?;
             match list_segments(&listing).len() {
                 0 => check_no_remains(&storage, &name, &listing).map(|()| None),
                 segments => Err(OpenError::MetaLost { dir: name, segments }),
@@ -181,7 +181,7 @@ impl OfflineLog {
     /// One look; a daemon that runs may take files away and add others meanwhile.
     fn look(storage: &Arc<OsStorage>, name: &str) -> Result<Self, OpenError> {
         let (storage, name) = (storage.clone(), name.to_owned());
-        let listing = storage.list("").map_err(OpenError::io(format!("list {name}")))?;
+        let listing = list(storage.as_ref(), &name)?;
         let found = list_segments(&listing);
         // A folder that was named by mistake: what is foreign in it is of no interest.
         if found.is_empty() && !listing.iter().any(|entry| entry.name == META_NAME) {
@@ -207,7 +207,7 @@ impl OfflineLog {
         let found = match meta.highest_segment {
             NONE => found,
             highest if (meta.lowest_segment..=highest).all(|number| known(&number)) => found,
-            _ => list_segments(&storage.list("").map_err(OpenError::io(format!("list {name}")))?),
+            _ => list_segments(&list(storage.as_ref(), &name)?),
         };
         faults.extend(abandoned(storage.as_ref(), &meta).map_err(OpenError::io(QUARANTINE))?);
         let mut log = Self {
@@ -301,24 +301,15 @@ impl OfflineLog {
 
     /// Adds adjacent segments without a footer; the next sealed one continues at `limit`.
     fn add_open(&mut self, open: Vec<Open>, limit: Option<u64>) -> io::Result<()> {
-        let (mut scans, mut seen) = (Vec::new(), Vec::new());
+        let (mut seen, boot_id) = (Vec::new(), device::boot_id().unwrap_or_default());
         for Open { number, header, .. } in &open {
-            let file = self.storage.open(&segment_name(*number), Access::ReadDirect)?;
-            let mut scan = scan(file, header)?;
-            let same_boot = device::boot_id() == Some(header.boot_id);
-            let limit = limit.into_iter().chain(self.meta.end_of(header.epoch)).min();
-            // They come back behind the plan: there may be a million of them.
-            let (batches, footer_end) = (std::mem::take(&mut scan.batches), scan.footer_end());
-            let lost = self.meta.lost.as_slice().into();
-            seen.push(Unsealed { number: *number, batches, same_boot, limit, footer_end, lost });
-            scans.push(scan);
+            let scan = scan(self.storage.open(&segment_name(*number), Access::ReadDirect)?, header)?;
+            seen.push(Unsealed::new(scan, header, &self.meta, boot_id, limit));
         }
-        let boot_id = device::boot_id().unwrap_or_default();
         let said = if limit.is_none() { Said::by(&self.meta, boot_id) } else { Said::default() };
-        let plan = plan::plan(self.end_offset, said, &seen, self.meta.latched);
-        for (((open, mut scan), seen), kept) in open.into_iter().zip(scans).zip(seen).zip(plan.kept) {
-            scan.batches = seen.batches;
-            self.add_scanned(open, scan, &kept, plan.next_offset);
+        let plan = plan::plan(self.end_offset, said, &seen.iter().collect::<Vec<_>>(), self.meta.latched);
+        for ((open, seen), kept) in open.into_iter().zip(seen).zip(plan.kept) {
+            self.add_scanned(open, seen.scan, &kept, plan.next_offset);
         }
         Ok(())
     }

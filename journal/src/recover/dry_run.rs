@@ -1,9 +1,8 @@
 //! Dry run of ending segments by footers: the offsets that would be lost, with nothing changed.
 //!
-//! Invariant: the same offsets as [`end`](super::end) then names.
+//! Invariant: the same offsets as [`PlanExecutor::end`](super::PlanExecutor::end) then names.
 
 use std::io;
-use std::sync::Arc;
 
 use super::plan::{Said, Unsealed, plan};
 use super::scan::scan;
@@ -26,18 +25,11 @@ pub(crate) fn dry_run(
     limit: u64,
     first_offset: u64,
 ) -> io::Result<Vec<Damage>> {
-    let reported_lost: Arc<[Damage]> = said.lost.as_slice().into();
     let mut seen = Vec::new();
     for (lies_at, header) in segments {
         let scan = scan(storage.open(&segment_name(*lies_at), Access::ReadDirect)?, header)?;
-        seen.push(Unsealed {
-            number: header.number,
-            footer_end: scan.footer_end(),
-            batches: scan.batches,
-            same_boot: header.boot_id == boot_id && boot_id != [0; 16],
-            limit: said.end_of(header.epoch).into_iter().chain([limit]).min(),
-            lost: reported_lost.clone(),
-        });
+        seen.push(Unsealed::new(scan, header, said, boot_id, Some(limit)));
     }
-    Ok(plan(first_offset, Said::default(), &seen, true).kept.into_iter().flat_map(|kept| kept.damage).collect())
+    let plan = plan(first_offset, Said::default(), &seen.iter().collect::<Vec<_>>(), true);
+    Ok(plan.kept.into_iter().flat_map(|kept| kept.damage).collect())
 }

@@ -11,24 +11,22 @@ use super::header;
 use super::plan::{self, Kept, Plan, Said, Unsealed};
 use super::recovered::{Recovered, table};
 use super::report::Report;
-use super::scan::{Found, Scan, scan_with};
+use super::scan::{Found, Scan, scan};
 use super::survey::{Segment, State, Survey};
 use crate::clock::Moment;
 use crate::config::JournalConfig;
-use crate::env::{Env, Event, Observer};
+use crate::env::{Event, Observer};
 use crate::error::OpenError;
-use crate::faults::{Fault, Faults};
 use crate::format::batch::KIND_TOMBSTONES;
 use crate::format::chunk::chunks;
-use crate::format::footer::{Before, Damage, Footer, IndexEntry};
+use crate::format::footer::{Before, Damage, Footer};
 use crate::format::meta::{Meta, Proof};
 use crate::format::segment::SegmentHeader;
 use crate::format::tombstone::Tombstone;
 use crate::format::{align, checksum, segment_name};
-use crate::io::{Access, Durability, File, IoBuf, Storage};
+use crate::io::{Access, Durability, File, Storage, read_once};
 use crate::read::catalog::{Past, Sealed};
 use crate::read::window::Window;
-use crate::write::active::Active;
 use crate::write::metafile::MetaFile;
 use crate::write::owner_bytes::OwnerBytes;
 use crate::write::producer::ProducerTable;
@@ -42,34 +40,30 @@ struct Work {
     number: u64,
     header: SegmentHeader,
     file: Arc<dyn File>,
-    scan: Scan,
+    seen: Unsealed,
     kept: Kept,
     /// Its header could not be read, a new one was made: nothing in it is valid.
     headless: bool,
-    /// From this offset on nothing in it counts.
-    limit: Option<u64>,
     /// Batches that were reported lost, and can be read now: from, to.
     lost: Vec<(u64, u64)>,
     /// End of its tail, if that stays in it: there was no room to quarantine it.
     tail_end: Option<u64>,
 }
 
-struct PlanExecutor<'a> {
+/// A start has it carry out all of a plan, [`PlanExecutor::end`] the part that ends segments by footers.
+pub(crate) struct PlanExecutor<'a> {
     storage: &'a dyn Storage,
     /// Knowledge of a start from `clad.meta`; recovery in the process raises the epoch itself.
     meta: Option<&'a MetaFile>,
-    /// Content of `clad.meta` at the beginning: the end of each epoch.
+    /// Content of `clad.meta` at the beginning: the end of each epoch, and the offsets that it reported lost.
     said: Meta,
-    /// Offsets that it reported lost.
-    reported_lost: Arc<[Damage]>,
     observer: &'a Observer,
     boot_id: [u8; 16],
     now: Moment,
-    log_id: [u8; 16],
     report: Report,
     producers: ProducerTable,
     /// `producers` already includes the segments: storing them once more would push out older entries.
-    producers_known: bool,
+    pub(crate) producers_known: bool,
     sealed: BTreeMap<u64, Sealed>,
     before: Option<Before>,
     next_offset: u64,
@@ -80,9 +74,6 @@ struct PlanExecutor<'a> {
     untold: bool,
     /// Offsets of these segments that are lost from now on, and that only their footers name so far.
     lost: Vec<Damage>,
-    faults: Faults,
-    /// The segment that stays in use: only for [`Fault::CutInPlace`].
-    in_use: Option<Active>,
 }
 
 #[allow(clippy::too_many_arguments)] // one caller, and every one of them is needed
@@ -99,29 +90,11 @@ pub(super) fn execute(
 ) -> Result<Recovered, OpenError> {
     let said = meta.get();
     let seen = survey.newest.iter().chain(&survey.open).filter_map(Segment::epoch).max();
-    let mut c = PlanExecutor {
-        storage,
-        meta: Some(&meta),
-        reported_lost: said.lost.as_slice().into(),
-        said: said.clone(),
-        observer,
-        boot_id,
-        now,
-        log_id: said.log_id,
-        report: Report { clean: said.clean, latched: said.latched, missing: survey.missing, ..Report::default() },
-        producers: table(config),
-        producers_known: false,
-        sealed: BTreeMap::new(),
-        before: None,
-        next_offset: said.lowest_offset,
-        greatest_epoch: greatest_epoch.max(said.epoch()).max(seen.unwrap_or(0)),
-        epochs: BTreeMap::new(),
-        untold: false,
-        lost: Vec::new(),
-        faults: config.faults,
-        in_use: None,
-    };
-    c.report.bytes_read = survey.bytes_read;
+    let mut c = PlanExecutor::new(storage, observer, boot_id, now, said.clone(), table(config));
+    c.meta = Some(&meta);
+    c.greatest_epoch = greatest_epoch.max(said.epoch()).max(seen.unwrap_or(0));
+    (c.report.clean, c.report.latched) = (said.clean, said.latched);
+    (c.report.missing, c.report.bytes_read) = (survey.missing, survey.bytes_read);
     for (byte, header) in survey.corrected {
         let context = format!("correct the header of segment {}", header.number);
         header::keep_and_write(storage, &header).map_err(OpenError::io(context))?;
@@ -157,7 +130,7 @@ pub(super) fn execute(
         m.latched = false;
         m.least_epoch = 0;
         m.proof = None;
-        if !clean && !config.faults.has(Fault::EpochNotRaised) {
+        if !clean {
             // A lost slot may have lost the entry of an epoch: its first segment has that, too.
             for (epoch, first) in c.epochs.range(m.epoch() + 1..epoch) {
                 m.push_epoch(*epoch, *first);
@@ -167,7 +140,7 @@ pub(super) fn execute(
         c.lost.iter().for_each(|lost| m.lose(*lost));
     })
     .map_err(OpenError::io("write clad.meta"))?;
-    let PlanExecutor { report, producers, mut sealed, before, in_use, .. } = c;
+    let PlanExecutor { report, producers, mut sealed, before, .. } = c;
     let past = Arc::new(Past::of(&meta.get()));
     for (number, bytes) in survey.proven {
         sealed.entry(number).or_insert_with(|| Sealed::unread(number, bytes, said.log_id, past.clone()));
@@ -179,58 +152,11 @@ pub(super) fn execute(
         sealed: sealed.into_values().collect(),
         next_offset: next,
         before,
-        in_use,
         report: Report { epoch, next_offset: next, ..report },
     })
 }
 
-/// Ends a segment that recovery in the process abandoned, at `limit`: below that everything in it is durable or lost.
-/// A later segment holds the rest. Its descriptors must be closed.
-pub(crate) fn end_at(
-    env: &Env,
-    number: u64,
-    limit: u64,
-    first_offset: u64,
-    before: Option<Before>,
-    producers: ProducerTable,
-) -> Result<Ended, OpenError> {
-    end(Ending {
-        storage: env.storage.as_ref(),
-        observer: &env.observer,
-        boot_id: env.clock.boot_id(),
-        now: env.now(),
-        said: env.meta.get(),
-        numbers: vec![number],
-        limit,
-        first_offset,
-        before,
-        producers,
-        producers_known: true,
-        faults: env.config.faults,
-    })
-}
-
-/// Adjacent segments to be ended by footers, and the input for that.
-pub(crate) struct Ending<'a> {
-    pub(crate) storage: &'a dyn Storage,
-    pub(crate) observer: &'a Observer,
-    pub(crate) boot_id: [u8; 16],
-    pub(crate) now: Moment,
-    /// Content of `clad.meta`.
-    pub(crate) said: Meta,
-    pub(crate) numbers: Vec<u64>,
-    /// A later segment holds the log from this offset on.
-    pub(crate) limit: u64,
-    /// First offset of the first of them.
-    pub(crate) first_offset: u64,
-    pub(crate) before: Option<Before>,
-    pub(crate) producers: ProducerTable,
-    /// `producers` already includes the segments.
-    pub(crate) producers_known: bool,
-    pub(crate) faults: Faults,
-}
-
-/// Result of ending them.
+/// Result of ending segments.
 pub(crate) struct Ended {
     pub(crate) sealed: Vec<Sealed>,
     /// Offsets that are lost.
@@ -239,45 +165,61 @@ pub(crate) struct Ended {
     pub(crate) lost: Vec<Damage>,
 }
 
-/// Ends them.
-pub(crate) fn end(e: Ending<'_>) -> Result<Ended, OpenError> {
-    let storage = e.storage;
-    let mut c = PlanExecutor {
-        storage,
-        meta: None,
-        observer: e.observer,
-        boot_id: e.boot_id,
-        now: e.now,
-        log_id: e.said.log_id,
-        reported_lost: e.said.lost.as_slice().into(),
-        said: e.said,
-        report: Report::default(),
-        producers: e.producers,
-        producers_known: e.producers_known,
-        sealed: BTreeMap::new(),
-        before: e.before,
-        next_offset: e.first_offset,
-        greatest_epoch: 0,
-        epochs: BTreeMap::new(),
-        untold: false,
-        lost: Vec::new(),
-        faults: e.faults,
-        in_use: None,
-    };
-    let mut group = Vec::new();
-    for number in e.numbers {
-        let probed = super::probe_alone(storage, number, e.observer, e.faults);
-        let segment = probed.map_err(OpenError::io(segment_name(number)))?;
-        // An earlier attempt came as far as the footer, and did not report the losses in it.
-        if matches!(segment.state, State::Sealed { .. }) {
-            c.write_footer_again(&segment).map_err(OpenError::io(segment_name(number)))?;
-            c.take_found(segment);
-        } else {
-            group.push(segment);
+impl<'a> PlanExecutor<'a> {
+    /// For a log with this `clad.meta`; `producers`: as its segments below have left them.
+    pub(crate) fn new(
+        storage: &'a dyn Storage,
+        observer: &'a Observer,
+        boot_id: [u8; 16],
+        now: Moment,
+        said: Meta,
+        producers: ProducerTable,
+    ) -> Self {
+        Self {
+            storage,
+            meta: None,
+            observer,
+            boot_id,
+            now,
+            report: Report::default(),
+            producers,
+            producers_known: false,
+            sealed: BTreeMap::new(),
+            before: None,
+            next_offset: said.lowest_offset,
+            greatest_epoch: 0,
+            epochs: BTreeMap::new(),
+            untold: false,
+            lost: Vec::new(),
+            said,
         }
     }
-    c.recover_group(group, true, Some(e.limit))?;
-    Ok(Ended { sealed: c.sealed.into_values().collect(), damage: c.report.damage, lost: c.lost })
+
+    /// Ends adjacent segments by footers: the first begins at `first_offset`, behind the segment `before`, and a later
+    /// segment holds the log from `limit` on. Own descriptors of theirs must be closed.
+    pub(crate) fn end(
+        mut self,
+        numbers: &[u64],
+        limit: u64,
+        first_offset: u64,
+        before: Option<Before>,
+    ) -> Result<Ended, OpenError> {
+        (self.next_offset, self.before) = (first_offset, before);
+        let mut group = Vec::new();
+        for &number in numbers {
+            let context = || OpenError::io(segment_name(number));
+            let segment = super::probe_alone(self.storage, number, self.observer).map_err(context())?;
+            // An earlier attempt came as far as the footer, and did not report the losses in it.
+            if matches!(segment.state, State::Sealed { .. }) {
+                self.write_footer_again(&segment).map_err(context())?;
+                self.take_found(segment);
+            } else {
+                group.push(segment);
+            }
+        }
+        self.recover_group(group, true, Some(limit))?;
+        Ok(Ended { sealed: self.sealed.into_values().collect(), damage: self.report.damage, lost: self.lost })
+    }
 }
 
 impl PlanExecutor<'_> {
@@ -289,9 +231,7 @@ impl PlanExecutor<'_> {
         let pos = footer.data_end.next_multiple_of(u64::from(header.block_size));
         let file = segment_file::open(self.storage, &name, Access::WriteDirect)?;
         let want = segment.file_len.saturating_sub(pos) as usize;
-        let (bytes, read) = file.read_at(IoBuf::with_capacity(want), pos, want);
-        read?;
-        file.write_at(bytes, pos, Durability::Written).1?;
+        file.write_at(read_once(file.as_ref(), pos, want)?, pos, Durability::Written).1?;
         self.storage.set_sealed_mode(&name, true)?;
         file.sync_all()
     }
@@ -321,7 +261,7 @@ impl PlanExecutor<'_> {
             self.report.bytes_read += segment.bytes_read;
             let State::Sealed { header, footer, .. } = &segment.state else { continue };
             let is_new = |lost: &Damage| !self.said.knows_lost(*lost) && !self.lost.contains(lost);
-            let ours = header.log_id == self.log_id;
+            let ours = header.log_id == self.said.log_id;
             let new: Vec<_> = footer.lost_of_its_own().filter(|lost| ours && is_new(lost)).collect();
             self.report.damage.extend(new.iter().copied());
             self.lost.extend(new);
@@ -337,14 +277,10 @@ impl PlanExecutor<'_> {
         self.next_offset = footer.end_offset;
         let begun = self.meta.map_or(u64::MAX, |meta| meta.get().epoch_start().first_offset);
         self.untold |= footer.damage.iter().any(|d| d.to > begun);
-        self.before = Some(Before {
-            number: segment.number,
-            footer_checksum: head_checksum,
-            last_batch_checksum: footer.last_batch_checksum,
-        });
+        self.before = Some(footer.as_before(head_checksum));
         self.greatest_epoch = self.greatest_epoch.max(header.epoch);
         self.epochs.entry(header.epoch).or_insert(footer.first_offset);
-        self.sealed.insert(segment.number, Sealed::known(segment.number, segment.file_len, self.log_id, &footer));
+        self.sealed.insert(segment.number, Sealed::known(segment.number, segment.file_len, self.said.log_id, &footer));
     }
 
     /// The epoch in which the log resumes after an unclean end.
@@ -420,31 +356,21 @@ impl PlanExecutor<'_> {
             let name = segment_name(segment.number);
             works.push(self.open_and_scan(segment, limit).map_err(OpenError::io(name))?);
         }
-        let mut seen: Vec<_> = works.iter_mut().map(|w| self.unsealed(w)).collect();
-        if self.faults.has(Fault::DamageCutOff) {
-            let headers = seen.iter_mut().flat_map(|s| s.batches.iter_mut()).map(|b| &mut b.header);
-            headers.for_each(|h| (h.durable, h.written) = (0, 0));
-            seen.iter_mut().for_each(|s| s.footer_end = None);
-        }
         let said = self.meta.filter(|_| limit.is_none()).map(|meta| Said::by(&meta.get(), self.boot_id));
+        let seen: Vec<_> = works.iter().map(|w| &w.seen).collect();
         let plan = plan::plan(self.next_offset, said.unwrap_or_default(), &seen, latched);
         self.announce(&plan)?;
         self.note_lost()?;
-        for ((work, seen), kept) in works.iter_mut().zip(seen).zip(&plan.kept) {
-            let lost = seen.batches.iter().filter(|batch| batch.is_data() && seen.was_lost(batch));
+        for (work, kept) in works.iter_mut().zip(&plan.kept) {
+            let lost = work.seen.scan.batches.iter().filter(|batch| batch.is_data() && work.seen.was_lost(batch));
             work.lost = lost.map(|batch| (batch.pos, batch.end)).collect();
-            (work.scan.batches, work.kept) = (seen.batches, kept.clone());
+            work.kept = kept.clone();
             let context = format!("move the tail of segment {} to quarantine", work.number);
-            if !self.faults.has(Fault::TailNotQuarantined) {
-                self.quarantine(work).map_err(OpenError::io(context))?;
-            }
+            self.quarantine(work).map_err(OpenError::io(context))?;
         }
-        let last = works.len() - 1;
-        for (i, work) in works.iter().enumerate() {
+        for work in &works {
             let context = format!("write segment {} again and seal it", work.number);
-            let in_place = i == last && limit.is_none() && self.faults.has(Fault::CutInPlace);
-            let done = if in_place { self.cut_in_place(work, &plan) } else { self.write_again_and_seal(work, &plan) };
-            done.map_err(OpenError::io(context))?;
+            self.write_again_and_seal(work, &plan).map_err(OpenError::io(context))?;
             self.note_lost()?;
         }
         self.report.cut_at = plan.cut_at.or(self.report.cut_at);
@@ -452,17 +378,9 @@ impl PlanExecutor<'_> {
         Ok(())
     }
 
-    /// Input of the plan. The batches are returned after it: there may be a million of them.
-    fn unsealed(&self, w: &mut Work) -> Unsealed {
-        let same_boot = w.header.boot_id == self.boot_id && self.boot_id != [0; 16];
-        let same_boot = same_boot || self.faults.has(Fault::OtherBootBelieved);
-        let (batches, footer_end) = (std::mem::take(&mut w.scan.batches), w.scan.footer_end());
-        Unsealed { number: w.number, batches, same_boot, limit: w.limit, footer_end, lost: self.reported_lost.clone() }
-    }
-
     fn open_and_scan(&mut self, segment: Segment, limit: Option<u64>) -> io::Result<Work> {
         let number = segment.number;
-        let file = segment_file::open_alone(self.storage, number, Access::WriteDirect, self.observer, self.faults)?;
+        let file = segment_file::open_alone(self.storage, number, Access::WriteDirect, self.observer)?;
         (self.observer)(&Event::Scanning { segment: number });
         self.report.scanned += 1;
         let (header, headless) = match segment.state {
@@ -474,41 +392,25 @@ impl PlanExecutor<'_> {
             self.report.unreadable.push(number);
             Scan { garbage: vec![(0, segment.file_len)], ..Scan::default() }
         } else {
-            scan_with(file.clone(), &header, self.faults)?
+            scan(file.clone(), &header)?
         };
         self.report.bytes_read += scan.bytes_read;
-        // Data cut off when a later epoch began may still lie behind the end that its footer had.
-        let end = if headless { None } else { self.said.end_of(header.epoch) };
-        let limit = limit.into_iter().chain(end).min();
-        Ok(Work {
-            number,
-            header,
-            file,
-            scan,
-            kept: Kept::default(),
-            headless,
-            limit,
-            lost: Vec::new(),
-            tail_end: None,
-        })
+        let seen = Unsealed::new(scan, &header, &self.said, self.boot_id, limit);
+        Ok(Work { number, header, file, seen, kept: Kept::default(), headless, lost: Vec::new(), tail_end: None })
     }
 
     /// A header for a segment whose own is gone: it only has to carry an empty footer.
     fn headless(&self, number: u64, file_len: u64) -> SegmentHeader {
         SegmentHeader {
-            compatible: 0,
-            read_only_compatible: 0,
-            incompatible: 0,
-            log_id: self.log_id,
+            log_id: self.said.log_id,
             number,
-            epoch: 0,
             block_size: self.storage.block_size(),
             // Nothing follows this header but a footer, and the old content is gone from the file by then.
             salt: u64::from(checksum::plain(&number.to_le_bytes())) ^ self.now.real_ns as u64,
             boot_id: self.boot_id,
             created_ns: self.now.real_ns,
             capacity: file_len,
-            former: None,
+            ..SegmentHeader::default()
         }
     }
 
@@ -535,47 +437,21 @@ impl PlanExecutor<'_> {
         Ok(())
     }
 
-    /// For [`Fault::CutInPlace`]: appends continue behind the preserved data, over the dropped.
-    fn cut_in_place(&mut self, w: &Work, plan: &Plan) -> io::Result<()> {
-        self.write_kept_again(w, plan)?;
-        let footer = self.footer(w, kept_end(w))?;
-        let header = SegmentHeader { boot_id: self.boot_id, ..w.header.clone() };
-        crate::write::prepare::write_header(w.file.as_ref(), &header)?;
-        w.file.sync_all()?;
-        self.in_use = Some(Active::behind(header, &footer));
-        Ok(())
-    }
-
     /// Builds the footer from the headers of the preserved batches, and from their chunks.
     fn footer(&mut self, w: &Work, data_end: u64) -> io::Result<Footer> {
-        let mut footer = Footer {
-            segment: w.number,
-            epoch: w.header.epoch,
-            first_offset: w.kept.first_offset,
-            end_offset: w.kept.end_offset,
-            data_end,
-            min_time_ns: i64::MAX,
-            max_time_ns: i64::MIN,
-            max_append_ns: i64::MIN,
-            damage: w.kept.damage.clone(),
-            before: self.before,
-            ..Footer::default()
-        };
+        let mut footer = Footer::new(w.number, w.header.epoch, w.kept.first_offset, self.before);
+        (footer.data_end, footer.damage) = (data_end, w.kept.damage.clone());
         let (mut window, mut owners) = (Window::new(w.file.clone(), w.header.block_size)?, OwnerBytes::default());
         let mut tombstones = if self.producers_known { Vec::new() } else { tombstones(w, &mut window)? };
         for b in kept(w) {
             let h = &b.header;
-            footer.last_batch_checksum = b.checksum;
-            footer.min_time_ns = footer.min_time_ns.min(h.min_time_ns);
-            footer.max_time_ns = footer.max_time_ns.max(h.max_time_ns);
-            footer.max_append_ns = footer.max_append_ns.max(h.append_real_ns);
-            index(&mut footer.index, b);
+            footer.add(h, b.pos, b.checksum);
             window.get(b.pos, (b.end - b.pos) as usize)?;
             window.was_read(b.pos, b.end)?;
             let body = window.get(b.pos + u64::from(b.header_len), h.stored_len as usize)?;
             let mut offset = h.first_offset;
             for chunk in chunks(body).flatten() {
-                if !self.producers_known && !self.faults.has(Fault::ProducersNotRebuilt) {
+                if !self.producers_known {
                     while let Some(tombstone) = tombstones.pop_if(|t| t.below <= offset) {
                         self.producers.bury(&tombstone);
                     }
@@ -586,6 +462,7 @@ impl PlanExecutor<'_> {
             }
             owners.add_body(body);
         }
+        footer.end_offset = w.kept.end_offset;
         if !self.producers_known {
             footer.damage.iter().for_each(|d| self.producers.lose(d.from, d.to));
         }
@@ -599,7 +476,7 @@ impl PlanExecutor<'_> {
 /// The tombstones in the preserved part of a segment, the lowest offset last.
 fn tombstones(w: &Work, window: &mut Window) -> io::Result<Vec<Tombstone>> {
     let mut all = Vec::new();
-    for b in w.scan.batches.iter().filter(|b| is_tombstones(b) && b.pos < kept_end(w)) {
+    for b in w.seen.scan.batches.iter().filter(|b| is_tombstones(b) && b.pos < kept_end(w)) {
         window.get(b.pos, (b.end - b.pos) as usize)?;
         window.was_read(b.pos, b.end)?;
         all.extend(Tombstone::decode(window.get(b.pos + u64::from(b.header_len), b.header.stored_len as usize)?));
@@ -609,14 +486,14 @@ fn tombstones(w: &Work, window: &mut Window) -> io::Result<Vec<Tombstone>> {
 }
 
 fn kept(w: &Work) -> impl Iterator<Item = &Found> {
-    w.kept.batches.iter().map(|i| &w.scan.batches[*i])
+    w.kept.batches.iter().map(|i| &w.seen.scan.batches[*i])
 }
 
 /// End of the preserved data in the file: the last batch of records, or the tombstones that follow it. Records before
 /// a tombstone were durable before it was written, so a reported tombstone is never behind the cut.
 fn kept_end(w: &Work) -> u64 {
     let records = kept(w).last().map_or(u64::from(w.header.block_size), |b| align(b.end));
-    let behind = w.scan.batches[w.scan.batches.partition_point(|b| b.pos < records)..].iter();
+    let behind = w.seen.scan.batches[w.seen.scan.batches.partition_point(|b| b.pos < records)..].iter();
     let follows = behind.take_while(|b| !b.is_data()).scan(records, |end, b| {
         let is_contiguous = b.pos == *end || b.pos == end.next_multiple_of(u64::from(w.header.block_size));
         *end = align(b.end);
@@ -627,20 +504,4 @@ fn kept_end(w: &Work) -> u64 {
 
 fn is_tombstones(batch: &Found) -> bool {
     batch.header.kind == KIND_TOMBSTONES
-}
-
-fn index(index: &mut Vec<IndexEntry>, b: &Found) {
-    let h = &b.header;
-    match index.last_mut() {
-        Some(e) if b.pos - e.position < 64 * 1024 => {
-            e.min_time_ns = e.min_time_ns.min(h.min_time_ns);
-            e.max_time_ns = e.max_time_ns.max(h.max_time_ns);
-        }
-        _ => index.push(IndexEntry {
-            first_offset: h.first_offset,
-            position: b.pos,
-            min_time_ns: h.min_time_ns,
-            max_time_ns: h.max_time_ns,
-        }),
-    }
 }

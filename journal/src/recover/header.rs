@@ -8,7 +8,7 @@ use std::io;
 
 use crate::format::segment::{HeaderError, LEN, SegmentHeader};
 use crate::format::{QUARANTINE, segment_name};
-use crate::io::{Access, Durability, File, IoBuf, Storage};
+use crate::io::{Access, Durability, IoBuf, Storage, if_there, read_thrice};
 
 /// The first block of a segment. Also used to retry where the file cannot be opened once: where this read fails, the
 /// caller reads none of it, or moves it away.
@@ -17,17 +17,8 @@ use crate::io::{Access, Durability, File, IoBuf, Storage};
 /// Error of the kernel.
 pub(crate) fn head(storage: &dyn Storage, number: u64) -> io::Result<IoBuf> {
     let (name, block) = (segment_name(number), storage.block_size() as usize);
-    let look = || read_at(storage.open(&name, Access::ReadDirect)?.as_ref(), 0, block);
+    let look = || read_thrice(storage.open(&name, Access::ReadDirect)?.as_ref(), 0, block);
     look().or_else(|_| look())
-}
-
-/// Tries three times: some errors are transient.
-pub(super) fn read_at(file: &dyn File, pos: u64, len: usize) -> io::Result<IoBuf> {
-    let read = || {
-        let (buf, done) = file.read_at(IoBuf::with_capacity(len), pos, len);
-        done.map(|()| buf)
-    };
-    read().or_else(|_| read()).or_else(|_| read())
 }
 
 /// The header of a segment's file, as it stands there.
@@ -64,10 +55,7 @@ pub(crate) fn keep_and_write(storage: &dyn Storage, header: &SegmentHeader) -> i
     let block = head(storage, header.number)?;
     storage.create_dir(QUARANTINE)?;
     let kept = format!("{QUARANTINE}/{:020}.{:08x}.header", header.number, crate::format::checksum::plain(&block));
-    match storage.remove(&kept) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-        _ => {} // a repair that was cut had begun the same copy
-    }
+    if_there(storage.remove(&kept))?; // a repair that was cut had begun the same copy
     let copy = storage.create(&kept, Access::WriteCached)?;
     copy.write_at(IoBuf::copy_of(&block), 0, Durability::Written).1?;
     copy.sync_all()?;

@@ -8,21 +8,18 @@
 use std::io;
 use std::sync::Arc;
 
-use super::execute::end_at;
-use super::survey::{State, probe};
+use super::execute::PlanExecutor;
 use crate::env::{Event, Trigger};
-use crate::faults::Fault;
-use crate::format::footer::{Before, Damage};
+use crate::format::footer::{Damage, Footer};
 use crate::format::segment_name;
-use crate::io::{Access, Durability, File, IoBuf};
-use crate::read::catalog::{Proof, Sealed};
+use crate::io::{Access, Durability, File, IoBuf, if_there};
 use crate::read::segment_reader::SegmentReader;
 use crate::run::executor::Executor;
 use crate::write::active::Active;
 use crate::write::batch::Batch;
 use crate::write::committer::{Done, FailedJob, Failure, Rescue, Wanted};
 use crate::write::prepare::{self, Space};
-use crate::write::seal::seal;
+use crate::write::seal::{SealedFile, seal};
 use crate::write::segment_file;
 use crate::write::watermarks::Watermarks;
 
@@ -43,20 +40,18 @@ impl InProcess<'_> {
         let meta = self.executor.env.meta.get();
         let old = rescue.active.as_mut().map(|a| {
             a.files.clear(); // our own descriptors first, or their locks would hold us up
-            (a.number, a.first_offset, a.before)
+            (a.header.number, a.content.first_offset, a.content.before)
         });
-        if !rescue.rewritten {
-            let batches = self.collect_rescued(rescue)?;
-            if !batches.is_empty() {
-                self.write_elsewhere(rescue, &batches)?;
-            } else if rescue.from < rescue.next {
-                rescue.lose(Damage { from: rescue.from, to: rescue.next });
-            }
-            rescue.rewritten = true;
+        if !rescue.progress.rewritten {
+            self.supersede(rescue)?;
+            rescue.progress.rewritten = true;
         }
         if let Some((number, first_offset, before)) = old {
-            let producers = rescue.producers.clone();
-            let ended = end_at(&self.executor.env, number, rescue.from, first_offset, before, producers);
+            let (env, producers) = (&self.executor.env, rescue.producers.clone());
+            let (storage, boot_id) = (env.storage.as_ref(), env.clock.boot_id());
+            let mut plan = PlanExecutor::new(storage, &env.observer, boot_id, env.now(), env.meta.get(), producers);
+            plan.producers_known = true;
+            let ended = plan.end(&[number], rescue.from, first_offset, before);
             let ended = ended.map_err(|e| io::Error::other(e.to_string()))?;
             for s in ended.sealed {
                 if let Some(known) = s.known_summary() {
@@ -72,20 +67,51 @@ impl InProcess<'_> {
         }
         // A watermark also covers offsets assigned one epoch before. All waiters were notified "maybe written", and
         // some data may have been lost: no watermark from now on may cover it.
-        let epoch =
-            if self.executor.env.config.faults.has(Fault::OffsetReused) { meta.epoch() } else { meta.epoch() + 2 };
+        let epoch = meta.epoch() + 2;
         let end = rescue.next;
         self.executor.env.meta.update_both(|m| {
             m.push_epoch(epoch, end);
             m.latched = false;
-            rescue.lost.iter().for_each(|lost| m.lose(*lost));
+            rescue.progress.lost.iter().for_each(|lost| m.lose(*lost));
         })?;
         // From here on it counts: whatever fails or is cut before this, the next attempt may find it again.
-        rescue.lost.iter().for_each(|lost| self.executor.env.emit(Event::Lost { from: lost.from, to: lost.to }));
+        for lost in &rescue.progress.lost {
+            self.executor.env.emit(Event::Lost { from: lost.from, to: lost.to });
+        }
         self.executor.env.emit(Event::Recovered { epoch, from: rescue.from, to: end });
         let next = self.executor.open_next(Wanted::default(), end, epoch, Space::Reserved);
-        let lost = !rescue.lost.is_empty();
+        let lost = !rescue.progress.lost.is_empty();
         Ok(Done::Recovered { next, epoch, end, producers: rescue.producers.clone(), lost })
+    }
+
+    /// Writes everything from `from` on into a new segment, and names it.
+    fn supersede(&self, rescue: &mut Rescue) -> io::Result<()> {
+        let env = &self.executor.env;
+        let _making = env.making();
+        if rescue.progress.sealed.is_none() {
+            let batches = self.collect_rescued(rescue)?;
+            if !batches.is_empty() {
+                let (footer, sealed) = self.write_elsewhere(rescue, &batches)?;
+                rescue.progress.sealed = Some((Arc::new(footer), sealed));
+            } else if rescue.from < rescue.next {
+                rescue.lose(Damage { from: rescue.from, to: rescue.next });
+            }
+        }
+        let Some((footer, sealed)) = rescue.progress.sealed.clone() else { return Ok(()) };
+        assert!(
+            footer.supersedes_from == Some(rescue.from) && footer.end_offset == rescue.next,
+            "segment {} supersedes {:?} to {}, not {} to {}: records would be lost",
+            footer.segment,
+            footer.supersedes_from,
+            footer.end_offset,
+            rescue.from,
+            rescue.next
+        );
+        env.storage.sync_dir("")?;
+        env.meta.update(|m| m.highest_segment = footer.segment)?;
+        self.executor.add_sealed(&footer, sealed, Trigger::Recovery);
+        footer.damage.iter().for_each(|d| rescue.lose(*d));
+        Ok(())
     }
 
     /// Everything from `from` on: from memory where it is held, else read back from the old segment.
@@ -115,10 +141,8 @@ impl InProcess<'_> {
         let Some(active) = &rescue.active else { return Ok(Vec::new()) };
         // Where nothing syncs, the good copy may be in the page cache alone.
         let access = if self.executor.env.config.policy.syncs() { Access::ReadDirect } else { Access::ReadCached };
-        let file = match self.executor.env.storage.open(&segment_name(active.number), access) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            file => file?,
-        };
+        let file = if_there(self.executor.env.storage.open(&segment_name(active.header.number), access))?;
+        let Some(file) = file else { return Ok(Vec::new()) };
         let mut reader = SegmentReader::new(file, &active.header, active.seek(from), Some(active.footer_pos()))?;
         let mut all = Vec::new();
         while let Some(batch) = reader.next_batch()? {
@@ -132,19 +156,12 @@ impl InProcess<'_> {
         Ok(all)
     }
 
-    /// Writes batches into a new segment under a temporary name, seals it, and puts it in place.
-    fn write_elsewhere(&self, rescue: &mut Rescue, batches: &[Arc<Batch>]) -> io::Result<()> {
-        let _making = self.executor.env.making();
+    /// Writes batches into a new segment under a temporary name, seals it, and renames it.
+    fn write_elsewhere(&self, rescue: &Rescue, batches: &[Arc<Batch>]) -> io::Result<(Footer, SealedFile)> {
         let number = self.executor.next_number();
         let name = segment_name(number);
         let temporary = format!("{name}.tmp");
         let storage = self.executor.env.storage.as_ref();
-        if let Some((proof, bytes)) = self.already_there(rescue, number) {
-            let damage = proof.footer.damage.clone();
-            self.put_in_place(number, proof, bytes)?;
-            damage.into_iter().for_each(|d| rescue.lose(d));
-            return Ok(());
-        }
         let file = self.open_elsewhere(&name, &temporary)?;
         let epoch = batches.first().map_or(0, |b| b.epoch);
         // Whatever the file held is written over or cut off when it is sealed, and until then it has no name.
@@ -174,7 +191,7 @@ impl InProcess<'_> {
         let mut footer = active.footer();
         footer.first_offset = rescue.from.min(first);
         footer.end_offset = rescue.next;
-        footer.damage.clone_from(&damage);
+        footer.damage = damage;
         footer.producers = producers.snapshot(footer.end_offset, self.executor.env.now());
         footer.supersedes_from = Some(rescue.from);
         let (pos, block) = (active.footer_pos(), active.header.block_size);
@@ -185,10 +202,7 @@ impl InProcess<'_> {
             self.executor.env.meta.update_both(|m| m.latched = true)?;
         }
         storage.rename(&temporary, &name)?;
-        let proof = Proof { header: active.header.clone(), footer, head_checksum: sealed.head_checksum };
-        self.put_in_place(number, proof, sealed.bytes)?;
-        damage.into_iter().for_each(|d| rescue.lose(d));
-        Ok(())
+        Ok((footer, sealed))
     }
 
     /// Opens the file of that temporary name, practically empty. An earlier attempt may have left its own. This one
@@ -196,10 +210,7 @@ impl InProcess<'_> {
     fn open_elsewhere(&self, name: &str, temporary: &str) -> io::Result<Arc<dyn File>> {
         let storage = self.executor.env.storage.as_ref();
         self.executor.env.meta.settle()?;
-        let is_there = |name: &str| match storage.open(name, Access::ReadDirect) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
-            opened => opened.map(|_| true),
-        };
+        let is_there = |name: &str| if_there(storage.open(name, Access::ReadDirect)).map(|file| file.is_some());
         // The prepared segment, now or in an attempt before: its space is there even where no more can be had. It must
         // have lost its name for good before a batch is in it: a start counts what holds one under that name, and this
         // may come to nothing.
@@ -213,12 +224,9 @@ impl InProcess<'_> {
             }
             storage.remove(temporary)?;
         }
-        match storage.rename(name, temporary) {
-            Ok(()) => renamed(),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                segment_file::create(storage, temporary, Access::WriteDirect)
-            }
-            Err(e) => Err(e),
+        match if_there(storage.rename(name, temporary))? {
+            Some(()) => renamed(),
+            None => segment_file::create(storage, temporary, Access::WriteDirect),
         }
     }
 
@@ -234,36 +242,5 @@ impl InProcess<'_> {
                 if e.kind() == io::ErrorKind::StorageFull { Ok(false) } else { Err(e) }
             }
         }
-    }
-
-    /// A segment that an earlier attempt had already written, sealed and renamed. `clad.meta` may name it, though that
-    /// write was reported as failed: its name must not be removed again.
-    fn already_there(&self, rescue: &Rescue, number: u64) -> Option<(Proof, u64)> {
-        let storage = self.executor.env.storage.as_ref();
-        let bytes = storage.open(&segment_name(number), Access::ReadDirect).ok()?.len().ok()?;
-        match probe(storage, number, bytes).ok()?.state {
-            State::Sealed { header, footer, head_checksum }
-                if header.number == number
-                    && footer.supersedes_from == Some(rescue.from)
-                    && footer.end_offset == rescue.next =>
-            {
-                Some((Proof { header, footer: *footer, head_checksum }, bytes))
-            }
-            _ => None,
-        }
-    }
-
-    fn put_in_place(&self, number: u64, proof: Proof, bytes: u64) -> io::Result<()> {
-        self.executor.env.storage.sync_dir("")?;
-        self.executor.env.meta.update(|m| m.highest_segment = number)?;
-        *self.executor.before() = Some(Before {
-            number,
-            footer_checksum: proof.head_checksum,
-            last_batch_checksum: proof.footer.last_batch_checksum,
-        });
-        let (first_offset, end_offset) = (proof.footer.first_offset, proof.footer.end_offset);
-        self.executor.catalog.add(Sealed::known(number, bytes, proof.header.log_id, &proof.footer));
-        self.executor.env.emit(Event::Sealed { segment: number, first_offset, end_offset, trigger: Trigger::Recovery });
-        Ok(())
     }
 }

@@ -40,30 +40,39 @@
 
 use std::sync::Arc;
 
-use super::scan::Found;
+use super::scan::{Found, Scan};
 use crate::format::footer::Damage;
 use crate::format::meta::Meta;
+use crate::format::segment::SegmentHeader;
 
 /// One unsealed segment, as the plan sees it.
 #[derive(Clone, Debug)]
 pub struct Unsealed {
-    /// Its number.
-    pub number: u64,
-    /// Its intact batches, by place.
-    pub batches: Vec<Found>,
+    /// Its content. A footer in it, behind which the file continues, proves the end that it names: the sealing process
+    /// was cut before it shortened the file, and all below was durable, or reported lost.
+    pub scan: Scan,
     /// It was used under the boot that runs now.
     pub same_boot: bool,
     /// From this offset on nothing in it counts: a later segment repeats the log, or a later epoch began there.
     /// Everything below was durable at that time, or reported lost.
     pub limit: Option<u64>,
-    /// End of the segment by a footer behind which the file continues: the sealing process was cut before it shortened
-    /// the file. The footer was written when everything below was durable, or reported lost.
-    pub footer_end: Option<u64>,
     /// Offsets that were reported lost.
     pub lost: Arc<[Damage]>,
 }
 
 impl Unsealed {
+    /// Input for a scanned segment, by a `clad.meta` and under this boot; `limit`: where a later segment repeats the
+    /// log.
+    pub fn new(scan: Scan, header: &SegmentHeader, said: &Meta, boot_id: [u8; 16], limit: Option<u64>) -> Self {
+        Self {
+            scan,
+            same_boot: header.boot_id == boot_id && boot_id != [0; 16],
+            // Data cut off when a later epoch began may still lie behind the end that its footer had.
+            limit: limit.into_iter().chain(said.end_of(header.epoch)).min(),
+            lost: said.lost.as_slice().into(),
+        }
+    }
+
     /// True if a batch holds data that was reported lost.
     pub fn was_lost(&self, batch: &Found) -> bool {
         self.lost.iter().any(|lost| lost.hits(batch.header.first_offset, batch.header.end_offset()))
@@ -78,8 +87,9 @@ impl Unsealed {
     /// True if a batch that may be preserved begins at an offset in this range. They lie in the order of their
     /// offsets.
     fn holds_one_in(&self, from: u64, to: u64) -> bool {
-        let first = self.batches.partition_point(|batch| batch.header.first_offset < from);
-        let mut within = self.batches[first..].iter().take_while(|batch| batch.header.first_offset < to);
+        let batches = &self.scan.batches;
+        let first = batches.partition_point(|batch| batch.header.first_offset < from);
+        let mut within = batches[first..].iter().take_while(|batch| batch.header.first_offset < to);
         within.any(|batch| self.counts(batch))
     }
 }
@@ -139,9 +149,9 @@ impl Said {
 }
 
 /// Makes the plan. `start` is where the last sealed segment ended; `latched`: a failure was latched and not recovered.
-pub fn plan(start: u64, said: Said, segments: &[Unsealed], latched: bool) -> Plan {
-    let all = || segments.iter().flat_map(|s| s.batches.iter().map(move |b| (s, b)));
-    let footers = segments.iter().filter_map(|s| s.footer_end);
+pub fn plan(start: u64, said: Said, segments: &[&Unsealed], latched: bool) -> Plan {
+    let all = || segments.iter().flat_map(|s| s.scan.batches.iter().map(move |b| (s, b)));
+    let footers = segments.iter().filter_map(|s| s.scan.footer_end());
     let claimed_durable = all().map(|(_, b)| b.header.durable).chain(footers).max().unwrap_or(0);
     let durable = claimed_durable.max(start).max(said.durable);
     let here = all().filter(|(s, _)| s.same_boot).map(|(_, b)| b.header.written).max().unwrap_or(0);
@@ -170,12 +180,12 @@ pub fn plan(start: u64, said: Said, segments: &[Unsealed], latched: bool) -> Pla
     plan
 }
 
-fn walk(segment: &Unsealed, later: &[Unsealed], expected: &mut u64, proven: u64, cut: &mut Option<u64>) -> Kept {
+fn walk(segment: &Unsealed, later: &[&Unsealed], expected: &mut u64, proven: u64, cut: &mut Option<u64>) -> Kept {
     let mut kept = Kept { first_offset: *expected, ..Kept::default() };
     // Behind a superseding segment everything below the limit was durable elsewhere when that one was sealed.
     let proven = segment.limit.unwrap_or(proven);
     let mut chain = 0;
-    for (i, batch) in segment.batches.iter().enumerate().filter(|(_, b)| b.is_data()) {
+    for (i, batch) in segment.scan.batches.iter().enumerate().filter(|(_, b)| b.is_data()) {
         let h = &batch.header;
         if cut.is_some() {
             kept.cut = true;
@@ -229,6 +239,7 @@ fn walk(segment: &Unsealed, later: &[Unsealed], expected: &mut u64, proven: u64,
 mod tests {
     use super::*;
     use crate::format::batch::{BatchHeader, KIND_COMMIT_MARKER, KIND_DATA};
+    use crate::format::footer::Footer;
     use crate::format::meta::{EpochStart, Proof, example};
 
     /// A batch of one record; its checksum is its first offset plus one.
@@ -276,7 +287,8 @@ mod tests {
     }
 
     fn segment(batches: Vec<Found>) -> Unsealed {
-        Unsealed { number: 0, batches, same_boot: false, limit: None, footer_end: None, lost: Arc::default() }
+        let scan = Scan { batches, ..Scan::default() };
+        Unsealed { scan, same_boot: false, limit: None, lost: Arc::default() }
     }
 
     /// Every subset of five batches may be missing, under every proven end, with and without today's boot. The result
@@ -294,7 +306,7 @@ mod tests {
                         proof.header.written = proven;
                         batches.push(proof);
                         let s = Unsealed { same_boot: by_written, ..segment(batches.clone()) };
-                        let got = plan(0, Said::default(), &[s], latched);
+                        let got = plan(0, Said::default(), &[&s], latched);
                         let proven = if by_written && latched { 0 } else { proven };
                         check(present, proven, &got, &batches);
                         cases += 1;
@@ -335,7 +347,7 @@ mod tests {
         let got = plan(
             0,
             Said::default(),
-            &[segment(vec![data(0, 0, 0), data(2, 0, 0)]), segment(vec![data(10, 0, 0)])],
+            &[&segment(vec![data(0, 0, 0), data(2, 0, 0)]), &segment(vec![data(10, 0, 0)])],
             false,
         );
         assert_eq!(got.kept[0].batches, [0]);
@@ -347,15 +359,15 @@ mod tests {
     #[test]
     fn a_wrong_chain_is_a_cut_unless_it_is_proven() {
         let stranger = |durable| vec![data(0, 0, 0), chained(1, durable, durable, 99)];
-        assert_eq!(plan(0, Said::default(), &[segment(stranger(0))], false).next_offset, 1);
-        let kept = plan(0, Said::default(), &[segment(stranger(2))], false);
+        assert_eq!(plan(0, Said::default(), &[&segment(stranger(0))], false).next_offset, 1);
+        let kept = plan(0, Said::default(), &[&segment(stranger(2))], false);
         assert_eq!((kept.next_offset, kept.kept[0].unchained), (2, 1));
     }
 
     #[test]
     fn what_a_later_segment_supersedes_is_not_kept_twice() {
         let s = Unsealed { limit: Some(1), ..segment(vec![data(0, 0, 0), data(1, 0, 0), data(2, 0, 0)]) };
-        let got = plan(0, Said::default(), &[s], true);
+        let got = plan(0, Said::default(), &[&s], true);
         assert_eq!((got.kept[0].batches.clone(), got.kept[0].end_offset, got.cut_at), (vec![0], 1, None));
     }
 
@@ -363,13 +375,13 @@ mod tests {
     fn what_the_newest_epoch_began_behind_is_proven() {
         // Whatever bit rot hits the last segments, their header included: the log resumes where the epoch began.
         for segments in [vec![segment(Vec::new())], vec![segment(vec![data(10, 0, 0), data(12, 0, 0)])]] {
-            let got = plan(10, durable(14), &segments, false);
+            let got = plan(10, durable(14), &segments.iter().collect::<Vec<_>>(), false);
             assert_eq!((got.next_offset, got.cut_at), (14, None));
             assert_eq!(got.kept[0].damage.last().map(|d| d.to), Some(14));
         }
         // Also where the last one is of an epoch before.
         let older = Unsealed { limit: Some(12), ..segment(vec![data(10, 0, 0)]) };
-        let got = plan(10, durable(14), &[older], false);
+        let got = plan(10, durable(14), &[&older], false);
         assert_eq!((got.next_offset, got.kept[0].damage.clone()), (14, vec![Damage { from: 11, to: 14 }]));
     }
 
@@ -377,13 +389,13 @@ mod tests {
     #[test]
     fn what_a_start_found_proven_that_was_cut_stays_proven() {
         let batches = || segment(vec![data(0, 0, 0), chained(2, 0, 0, 77)]);
-        assert_eq!(plan(0, Said::default(), &[batches()], false).cut_at, Some(1), "nothing proves it any more");
+        assert_eq!(plan(0, Said::default(), &[&batches()], false).cut_at, Some(1), "nothing proves it any more");
         for (said, latched, kept) in [
             (durable(3), true, true),
             (Said { durable: 1, written: 3 }, false, true),
             (Said { durable: 1, written: 3 }, true, false),
         ] {
-            let got = plan(0, said, &[batches()], latched);
+            let got = plan(0, said, &[&batches()], latched);
             let (batches, damage): (&[usize], _) =
                 if kept { (&[0, 1], vec![Damage { from: 1, to: 2 }]) } else { (&[0], Vec::new()) };
             assert_eq!((got.kept[0].batches.as_slice(), &got.kept[0].damage), (batches, &damage), "{said:?}");
@@ -393,12 +405,16 @@ mod tests {
     /// A rotation, a close or a start that was cut when the footer was durable and the file's length was not.
     #[test]
     fn what_a_footer_ended_is_proven_where_the_file_goes_on_behind_it() {
-        let sealed = |footer_end| Unsealed { footer_end, ..segment(vec![data(0, 0, 0), chained(2, 0, 0, 77)]) };
-        let got = plan(0, Said::default(), &[sealed(Some(4))], true);
+        let sealed = |end: Option<u64>| {
+            let mut seen = segment(vec![data(0, 0, 0), chained(2, 0, 0, 77)]);
+            seen.scan.footer = end.map(|end_offset| (8192, Footer { end_offset, ..Footer::default() }, 0));
+            seen
+        };
+        let got = plan(0, Said::default(), &[&sealed(Some(4))], true);
         assert_eq!(got.kept[0].batches, [0, 1]);
         assert_eq!(got.kept[0].damage, [Damage { from: 1, to: 2 }, Damage { from: 3, to: 4 }]);
         assert_eq!((got.next_offset, got.cut_at), (4, None));
-        assert_eq!(plan(0, Said::default(), &[sealed(None)], true).next_offset, 1);
+        assert_eq!(plan(0, Said::default(), &[&sealed(None)], true).next_offset, 1);
     }
 
     #[test]
@@ -418,7 +434,7 @@ mod tests {
     fn what_was_cut_off_before_a_later_epoch_does_not_come_back() {
         let older = Unsealed { limit: Some(11), ..segment(vec![data(10, 0, 0), data(11, 0, 0)]) };
         let newer = segment(vec![chained(11, 11, 11, 0)]);
-        let got = plan(10, durable(11), &[older, newer], false);
+        let got = plan(10, durable(11), &[&older, &newer], false);
         assert_eq!(got.kept.iter().map(|k| k.batches.clone()).collect::<Vec<_>>(), [[0], [0]]);
         assert_eq!((got.next_offset, got.cut_at), (12, None));
     }
@@ -431,7 +447,7 @@ mod tests {
             [(1, 2, &[0, 2, 3][..], (1, 2)), (2, 4, &[0, 1], (2, 4)), (0, 1, &[1, 2, 3], (0, 1))]
         {
             for seen in [lost(from, to), Unsealed { limit: Some(4), ..lost(from, to) }] {
-                let got = plan(0, durable(4), &[seen], false);
+                let got = plan(0, durable(4), &[&seen], false);
                 assert_eq!((got.kept[0].batches.as_slice(), got.next_offset), (kept, 4));
                 assert_eq!(got.kept[0].damage, [Damage { from: damage.0, to: damage.1 }]);
             }
@@ -441,7 +457,7 @@ mod tests {
         let got = plan(
             0,
             durable(2),
-            &[Unsealed { lost: [Damage { from: 1, to: 2 }].into(), ..segment(with_markers) }],
+            &[&Unsealed { lost: [Damage { from: 1, to: 2 }].into(), ..segment(with_markers) }],
             false,
         );
         assert_eq!((got.kept[0].batches.as_slice(), got.proven_end), (&[0, 2][..], 3));
@@ -455,7 +471,7 @@ mod tests {
             let got = plan(
                 10,
                 Said::default(),
-                &[segment(vec![data(10, 0, 0), data(11, 0, 0)]), segment(repeats(proven))],
+                &[&segment(vec![data(10, 0, 0), data(11, 0, 0)]), &segment(repeats(proven))],
                 false,
             );
             assert_eq!((got.kept[0].batches.as_slice(), got.kept[1].batches.as_slice()), (&[0, 1][..], &[2][..]));
@@ -470,19 +486,19 @@ mod tests {
         let new = || [chained(11, 0, 0, 0), data(12, 0, 0), data(13, 0, 0)];
         let kept = |plan: &Plan| plan.kept.iter().map(|kept| kept.batches.clone()).collect::<Vec<_>>();
         for proven in [0, 12, 14] {
-            let got = plan(10, durable(proven), &[old(), segment(new().to_vec())], false);
+            let got = plan(10, durable(proven), &[&old(), &segment(new().to_vec())], false);
             assert_eq!(kept(&got), [&[0][..], &[0, 1, 2]], "proven below {proven}");
             assert_eq!((got.next_offset, got.cut_at, got.kept[0].damage.len()), (14, None, 0));
         }
         // Data damaged in the new one as well is lost, with its remains in the old one.
-        let got = plan(10, durable(14), &[old(), segment(new()[..1].to_vec())], false);
+        let got = plan(10, durable(14), &[&old(), &segment(new()[..1].to_vec())], false);
         assert_eq!((kept(&got), got.next_offset), (vec![vec![0], vec![0]], 14));
         assert_eq!(got.kept[1].damage, [Damage { from: 12, to: 14 }]);
         // A gap of which the new one has nothing that counts is one.
         let lost = Unsealed { lost: [Damage { from: 11, to: 12 }].into(), ..segment(new().to_vec()) };
         let ended = Unsealed { limit: Some(11), ..segment(new().to_vec()) };
         for new in [segment(new()[1..].to_vec()), lost, ended] {
-            let got = plan(10, durable(14), &[old(), new], false);
+            let got = plan(10, durable(14), &[&old(), &new], false);
             assert_eq!((kept(&got), got.next_offset), (vec![vec![0, 1, 2], vec![]], 14));
             assert_eq!(got.kept[0].damage, [Damage { from: 11, to: 12 }]);
         }
@@ -490,7 +506,7 @@ mod tests {
 
     #[test]
     fn a_missing_segment_is_damage_that_the_next_one_proves() {
-        let got = plan(5, Said::default(), &[segment(vec![data(10, 10, 10), data(11, 10, 10)])], false);
+        let got = plan(5, Said::default(), &[&segment(vec![data(10, 10, 10), data(11, 10, 10)])], false);
         assert_eq!(got.kept[0].damage, [Damage { from: 5, to: 10 }]);
         assert_eq!(got.next_offset, 12);
     }

@@ -9,7 +9,6 @@
 use std::io;
 
 use crate::env::Observer;
-use crate::faults::Faults;
 use crate::format::meta::Meta;
 use crate::format::segment::SegmentHeader;
 use crate::format::{QUARANTINE, parse_segment_name};
@@ -40,12 +39,11 @@ pub(crate) fn clear_above(
     from: u64,
     keep: Option<u64>,
     observer: &Observer,
-    faults: Faults,
 ) -> io::Result<Vec<(String, u64)>> {
     let mut quarantined = Vec::new();
     for entry in storage.list("")? {
         let Some(number) = parse_segment_name(&entry.name).filter(|n| *n >= from && Some(*n) != keep) else { continue };
-        if holds_nothing(storage, meta, number, observer, faults)? {
+        if holds_nothing(storage, meta, number, observer)? {
             storage.remove(&entry.name)?;
         } else {
             let name = quarantine_name(storage, &entry.name)?;
@@ -55,14 +53,8 @@ pub(crate) fn clear_above(
     Ok(quarantined)
 }
 
-fn holds_nothing(
-    storage: &dyn Storage,
-    meta: &Meta,
-    number: u64,
-    observer: &Observer,
-    faults: Faults,
-) -> io::Result<bool> {
-    let file = segment_file::open_alone(storage, number, Access::ReadDirect, observer, faults)?;
+fn holds_nothing(storage: &dyn Storage, meta: &Meta, number: u64, observer: &Observer) -> io::Result<bool> {
+    let file = segment_file::open_alone(storage, number, Access::ReadDirect, observer)?;
     let (block, len) = (storage.block_size() as usize, file.len()?);
     let (head, read) = file.read_at(IoBuf::with_capacity(block), 0, block);
     let header = read.ok().and_then(|()| SegmentHeader::decode(&head).ok()).filter(|h| h.log_id == meta.log_id);

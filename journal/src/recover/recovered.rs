@@ -7,7 +7,6 @@ use crate::config::JournalConfig;
 use crate::format::footer::Before;
 use crate::io::File;
 use crate::read::catalog::Sealed;
-use crate::write::active::Active;
 use crate::write::metafile::MetaFile;
 use crate::write::producer::ProducerTable;
 
@@ -19,8 +18,6 @@ pub(crate) struct Recovered {
     pub(crate) sealed: Vec<Sealed>,
     pub(crate) next_offset: u64,
     pub(crate) before: Option<Before>,
-    /// Set only for [`crate::faults::Fault::CutInPlace`]: otherwise a start puts a new segment to use.
-    pub(crate) in_use: Option<Active>,
     pub(crate) report: Report,
 }
 

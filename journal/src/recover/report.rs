@@ -105,7 +105,7 @@ impl fmt::Display for Report {
         write!(f, "; {} records ({} bytes) written again", self.rewritten_records, self.rewritten_bytes)?;
         match self.cut_at {
             Some(at) => write!(f, "; cut at offset {at}, {} bytes moved to quarantine/", self.quarantined_bytes)?,
-            None => write!(f, "; {} bytes set aside", self.quarantined_bytes)?,
+            None => write!(f, "; {} bytes moved to quarantine/", self.quarantined_bytes)?,
         }
         for (segment, bytes) in &self.left_in_place {
             write!(

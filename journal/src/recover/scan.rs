@@ -8,7 +8,6 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::faults::{Fault, Faults};
 use crate::format::ALIGN;
 use crate::format::align;
 use crate::format::batch::{self, BatchHeader};
@@ -65,17 +64,13 @@ impl Scan {
 /// # Errors
 /// Only for want of memory: a place that cannot be read is garbage.
 pub fn scan(file: Arc<dyn File>, header: &SegmentHeader) -> io::Result<Scan> {
-    scan_with(file, header, Faults::default())
-}
-
-pub(super) fn scan_with(file: Arc<dyn File>, header: &SegmentHeader, faults: Faults) -> io::Result<Scan> {
     let (seed, former) = (header.seed(), header.former_seed());
     let block = u64::from(header.block_size);
     let mut window = Window::new(file, header.block_size)?;
     let mut found = Scan::default();
     let mut pos = block;
     while pos < window.len() {
-        if let Some(batch) = intact(&mut window, &seed, Some(header.epoch), pos, faults)? {
+        if let Some(batch) = intact(&mut window, &seed, Some(header.epoch), pos)? {
             pos = align(batch.end);
             found.batches.push(batch);
         } else if let Some(sealed) = whole_footer(&mut window, &seed, block, pos)? {
@@ -97,7 +92,7 @@ pub(super) fn scan_with(file: Arc<dyn File>, header: &SegmentHeader, faults: Fau
 
 /// The end of a batch or a footer that the file held before, if one is still whole here.
 fn stale(window: &mut Window, former: &Seed, block: u64, pos: u64) -> io::Result<Option<u64>> {
-    if let Some(batch) = intact(window, former, None, pos, Faults::default())? {
+    if let Some(batch) = intact(window, former, None, pos)? {
         return Ok(Some(align(batch.end)));
     }
     if whole_footer(window, former, block, pos)?.is_none() {
@@ -130,26 +125,20 @@ fn note(garbage: &mut Vec<(u64, u64)>, from: u64, to: u64) {
     }
 }
 
-fn intact(window: &mut Window, seed: &Seed, epoch: Option<u32>, pos: u64, faults: Faults) -> io::Result<Option<Found>> {
+fn intact(window: &mut Window, seed: &Seed, epoch: Option<u32>, pos: u64) -> io::Result<Option<Found>> {
     let Some(decoded) = BatchHeader::decode(window.get(pos, batch::LEN)?, seed, pos) else {
-        return long_header(window, seed, epoch, pos, faults);
+        return long_header(window, seed, epoch, pos);
     };
-    body(window, seed, epoch, pos, decoded, faults)
+    body(window, seed, epoch, pos, decoded)
 }
 
 /// A header that a later version made longer is also accepted, if its own checksum is valid.
-fn long_header(
-    window: &mut Window,
-    seed: &Seed,
-    epoch: Option<u32>,
-    pos: u64,
-    faults: Faults,
-) -> io::Result<Option<Found>> {
+fn long_header(window: &mut Window, seed: &Seed, epoch: Option<u32>, pos: u64) -> io::Result<Option<Found>> {
     if window.get(pos, 4)? != batch::MAGIC {
         return Ok(None);
     }
     match BatchHeader::decode(window.get(pos, 4096)?, seed, pos) {
-        Some(decoded) => body(window, seed, epoch, pos, decoded, faults),
+        Some(decoded) => body(window, seed, epoch, pos, decoded),
         None => Ok(None),
     }
 }
@@ -160,14 +149,13 @@ fn body(
     epoch: Option<u32>,
     pos: u64,
     decoded: batch::Decoded,
-    faults: Faults,
 ) -> io::Result<Option<Found>> {
     let end = pos + decoded.total_len();
     if epoch.is_some_and(|e| e != decoded.header.epoch) || end > window.len() {
         return Ok(None);
     }
     let bytes = window.get(pos + decoded.header_len as u64, decoded.header.stored_len as usize)?;
-    if !decoded.body_holds(seed, pos, bytes) && !faults.has(Fault::ChecksumNotChecked) {
+    if !decoded.body_holds(seed, pos, bytes) {
         return Ok(None);
     }
     let header_len = decoded.header_len as u32;
@@ -286,15 +274,9 @@ mod tests {
         let found = scanned(&used_again(&same), &same);
         assert!(offsets(&found).len() > 40 && found.footer.is_some(), "the old batches pass: {:?}", offsets(&found));
         // Even then no record results, nor a watermark: their offsets lie below, and so do the watermarks in them.
-        let seen = Unsealed {
-            number: 3,
-            batches: found.batches,
-            same_boot: true,
-            limit: None,
-            footer_end: None,
-            lost: Arc::default(),
-        };
-        let plan = plan(5000, Said::default(), &[seen], false);
+        let scan = Scan { footer: None, ..found };
+        let seen = Unsealed { scan, same_boot: true, limit: None, lost: Arc::default() };
+        let plan = plan(5000, Said::default(), &[&seen], false);
         assert_eq!((plan.kept[0].batches.as_slice(), plan.next_offset), (&[0, 1][..], 5002));
         assert!(plan.proven_durable <= 5001 && plan.kept[0].damage.is_empty());
     }

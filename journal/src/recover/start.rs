@@ -40,8 +40,8 @@ pub(crate) fn start(
         Loaded::Lost => return Err(OpenError::MetaLost { dir: dir.to_owned(), segments: found.len() }),
         Loaded::Found { meta: said, slot, greatest_epoch, whole } => {
             let mut meta = said.clone();
-            survey::adopt(storage, &mut meta, &found, whole, observer, config.faults)?;
-            let survey = survey::survey(storage, &meta, &found, observer, config.faults)?;
+            survey::adopt(storage, &mut meta, &found, whole, observer)?;
+            let survey = survey::survey(storage, &meta, &found, observer)?;
             if !survey.missing.is_empty() {
                 survey::sync_names(storage, &entries).map_err(OpenError::io("sync the data folder"))?;
             }
@@ -66,7 +66,11 @@ pub(crate) fn take_lock(storage: &dyn Storage, dir: &str) -> Result<Arc<dyn File
         Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => storage.open(name, Access::WriteCached),
         made => made,
     };
-    let file = file.map_err(OpenError::io("open clad.lock"))?;
+    lock(file.map_err(OpenError::io("open clad.lock"))?, dir)
+}
+
+/// Takes the lock of a folder by its file.
+pub(crate) fn lock(file: Arc<dyn File>, dir: &str) -> Result<Arc<dyn File>, OpenError> {
     match file.try_lock(Lock::Exclusive).map_err(OpenError::io("lock clad.lock"))? {
         true => Ok(file),
         false => Err(OpenError::Locked { dir: dir.to_owned() }),
@@ -84,14 +88,5 @@ fn fresh(
     let meta = MetaFile::create(storage, log_id, clock.real_ns()).map_err(OpenError::io("make clad.meta"))?;
     debug_assert_eq!(meta.get().highest_segment, NONE);
     let report = Report { fresh: true, clean: true, epoch: 1, ..Report::default() };
-    Ok(Recovered {
-        meta,
-        lock,
-        producers: table(config),
-        sealed: Vec::new(),
-        next_offset: 0,
-        before: None,
-        in_use: None,
-        report,
-    })
+    Ok(Recovered { meta, lock, producers: table(config), sealed: Vec::new(), next_offset: 0, before: None, report })
 }

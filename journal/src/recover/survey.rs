@@ -8,17 +8,16 @@ use std::io;
 
 use crate::env::Observer;
 use crate::error::OpenError;
-use crate::faults::Faults;
 use crate::format::batch::BatchHeader;
 use crate::format::footer::{Footer, TRAILER};
 use crate::format::meta::{Meta, NONE};
 use crate::format::segment::{HeaderError, SegmentHeader};
 use crate::format::{LOCK_NAME, META_NAME, QUARANTINE, parse_segment_name, segment_name};
-use crate::io::{Access, Entry, EntryKind, File, IoBuf, Lock, Storage, is_bad_place};
+use crate::io::{Access, Entry, EntryKind, File, IoBuf, Lock, Storage, if_there, is_bad_place, read_thrice};
 use crate::recover::scan::scan;
 use crate::write::segment_file;
 
-use super::header::{self, head, read_at};
+use super::header::{self, head};
 
 /// A segment's file as the survey saw it.
 #[derive(Debug)]
@@ -44,15 +43,20 @@ impl State {
     fn is_sealed(&self) -> bool {
         matches!(self, Self::Sealed { .. })
     }
+
+    /// The header, if it is valid.
+    pub(crate) fn header(&self) -> Option<&SegmentHeader> {
+        match self {
+            Self::Sealed { header, .. } | Self::Unsealed { header } => Some(header),
+            Self::Unreadable(_) => None,
+        }
+    }
 }
 
 impl Segment {
     /// The epoch in its header, if that can be read.
     pub(crate) fn epoch(&self) -> Option<u32> {
-        match &self.state {
-            State::Sealed { header, .. } | State::Unsealed { header } => Some(header.epoch),
-            State::Unreadable(_) => None,
-        }
+        self.state.header().map(|header| header.epoch)
     }
 
     /// True if it was sealed once and its footer is gone: data at its end may be gone too. A segment is made shorter
@@ -94,10 +98,14 @@ pub(crate) fn is_ours(entry: &Entry) -> bool {
     }
 }
 
+/// Lists a log's folder.
+pub(crate) fn list(storage: &dyn Storage, dir: &str) -> Result<Vec<Entry>, OpenError> {
+    storage.list("").map_err(OpenError::io(format!("list {dir}")))
+}
+
 /// Refuses a folder that contains foreign files.
 pub(crate) fn check_foreign(storage: &dyn Storage, dir: &str) -> Result<(), OpenError> {
-    let entries = storage.list("").map_err(OpenError::io(format!("list {dir}")))?;
-    match entries.into_iter().find(|entry| !is_ours(entry)) {
+    match list(storage, dir)?.into_iter().find(|entry| !is_ours(entry)) {
         Some(entry) => Err(OpenError::Foreign { dir: dir.to_owned(), name: entry.name }),
         None => Ok(()),
     }
@@ -136,12 +144,7 @@ pub(crate) fn probe(storage: &dyn Storage, number: u64, file_len: u64) -> io::Re
 
 /// As [`probe`], for recovery: unless its footer is valid, no process writes to the segment any more when this is
 /// read.
-pub(crate) fn probe_alone(
-    storage: &dyn Storage,
-    number: u64,
-    observer: &Observer,
-    faults: Faults,
-) -> io::Result<Segment> {
+pub(crate) fn probe_alone(storage: &dyn Storage, number: u64, observer: &Observer) -> io::Result<Segment> {
     let file = storage.open(&segment_name(number), Access::ReadDirect)?;
     let look = || probe(storage, number, file.len()?);
     if !file.try_lock(Lock::Exclusive)? {
@@ -149,7 +152,7 @@ pub(crate) fn probe_alone(
         if let Ok(segment @ Segment { state: State::Sealed { .. }, .. }) = look() {
             return Ok(segment);
         }
-        segment_file::lock_alone(file.as_ref(), number, observer, faults)?;
+        segment_file::lock_alone(file.as_ref(), number, observer)?;
     }
     look()
 }
@@ -184,13 +187,13 @@ fn footer_at_end(file: &dyn File, header: SegmentHeader, file_len: u64, block: u
     let tail_at = file_len.saturating_sub(TRAILER as u64) / block * block;
     // A footer ends on a block: a file with another length has none at its end, and could not be read directly there.
     let whole = file_len.is_multiple_of(block);
-    let tail = if whole { read_at(file, tail_at, (file_len - tail_at) as usize).ok() } else { None };
+    let tail = if whole { read_thrice(file, tail_at, (file_len - tail_at) as usize).ok() } else { None };
     // An unreadable footer proves nothing: the scan skips bad places.
     let tail = tail.unwrap_or_else(|| IoBuf::with_capacity(0));
     let mut bytes_read = tail.len() as u64;
     let located = Footer::locate(&tail, file_len, &seed).filter(|(pos, _)| pos.is_multiple_of(block));
     let Some((pos, len)) = located else { return (State::Unsealed { header }, bytes_read) };
-    let whole = if pos == tail_at { Ok(tail) } else { read_at(file, pos, len as usize) };
+    let whole = if pos == tail_at { Ok(tail) } else { read_thrice(file, pos, len as usize) };
     bytes_read += u64::from(len);
     match whole.ok().and_then(|whole| Footer::decode(&whole, &seed, pos)) {
         Some((footer, head_checksum)) => {
@@ -206,7 +209,6 @@ pub(crate) fn survey(
     meta: &Meta,
     found: &BTreeMap<u64, u64>,
     observer: &Observer,
-    faults: Faults,
 ) -> Result<Survey, OpenError> {
     let mut survey = Survey {
         proven: BTreeMap::new(),
@@ -228,11 +230,11 @@ pub(crate) fn survey(
             survey.proven.insert(number, *file_len);
             continue;
         }
-        let segment = probe_alone(storage, number, observer, faults);
+        let segment = probe_alone(storage, number, observer);
         let corrected = segment.and_then(|segment| put_right(storage, segment, &meta.log_id));
         let (segment, byte) = corrected.map_err(|e| unread(number, e))?;
         survey.bytes_read += segment.bytes_read;
-        if let (Some(byte), State::Sealed { header, .. } | State::Unsealed { header }) = (byte, &segment.state) {
+        if let (Some(byte), Some(header)) = (byte, segment.state.header()) {
             survey.corrected.push((byte, header.clone()));
         }
         check_ours(&segment, meta)?;
@@ -292,9 +294,8 @@ pub(crate) fn in_use_above(
     found: &BTreeMap<u64, u64>,
     sure: bool,
 ) -> io::Result<Above> {
-    let next = if meta.highest_segment == NONE { 0 } else { meta.highest_segment + 1 };
     let mut above = Above::default();
-    for (number, file_len) in found.range(next..) {
+    for (number, file_len) in found.range(meta.next_segment()..) {
         let used = match probe(storage, *number, *file_len) {
             // A reader without the daemon's permissions; a start opens every file, or fails later.
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => continue,
@@ -355,7 +356,7 @@ pub(crate) fn is_used(
 pub(crate) fn holds_a_batch(storage: &dyn Storage, lies_at: u64, header: &SegmentHeader) -> io::Result<Option<u64>> {
     let file = storage.open(&segment_name(lies_at), Access::ReadDirect)?;
     let pos = u64::from(header.block_size);
-    match read_at(file.as_ref(), pos, pos as usize) {
+    match read_thrice(file.as_ref(), pos, pos as usize) {
         Err(e) if is_bad_place(&e) => Ok(None),
         head => Ok(BatchHeader::decode(&head?, &header.seed(), pos).map(|found| found.header.first_offset)),
     }
@@ -369,26 +370,21 @@ pub(crate) fn adopt(
     found: &BTreeMap<u64, u64>,
     whole: bool,
     observer: &Observer,
-    faults: Faults,
 ) -> Result<(), OpenError> {
-    let io = OpenError::io("look for segments in use");
-    let next = if meta.highest_segment == NONE { 0 } else { meta.highest_segment + 1 };
-    for (number, _) in found.range(next..) {
-        match probe_alone(storage, *number, observer, faults) {
-            Err(e) if !is_bad_place(&e) => return Err(io(e)),
+    let io = || OpenError::io("look for segments in use");
+    for (number, _) in found.range(meta.next_segment()..) {
+        match probe_alone(storage, *number, observer) {
+            Err(e) if !is_bad_place(&e) => return Err(io()(e)),
             _ => {} // no process writes to it any more during the check
         }
     }
     let sure = whole && !meta.latched;
-    let above = match in_use_above(storage, meta, found, sure) {
-        Ok(above) => above,
-        Err(e) => return Err(io(e)),
-    };
+    let above = in_use_above(storage, meta, found, sure).map_err(io())?;
     if let Some((number, e)) = above.unknown {
         return Err(unread(number, e));
     }
     if let Some(highest) = above.highest {
-        storage.sync_dir("").map_err(io)?; // its new name may not be durable yet, and is needed from now on
+        storage.sync_dir("").map_err(io())?; // its new name may not be durable yet, and is needed from now on
         tracing::warn!(highest, said = meta.highest_segment, "clad.meta does not know the newest segments: they count");
         meta.highest_segment = highest;
         meta.clean = false;
@@ -441,12 +437,8 @@ pub(crate) fn tidy_up(storage: &dyn Storage, meta: &Meta, entries: &[Entry], hal
         let passed = parse_segment_name(&entry.name).is_some_and(|n| n < meta.lowest_segment);
         let temporary = entry.name.strip_suffix(".tmp").is_some_and(|name| parse_segment_name(name).is_some());
         if passed || temporary && (half == Half::Any || is_unsealed(storage, &entry.name)) {
-            match storage.remove(&entry.name) {
-                Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                    return Err(OpenError::io(format!("remove {}", entry.name))(e));
-                }
-                _ => {} // it may have gone before the segments were recovered
-            }
+            // It may have gone before the segments were recovered.
+            if_there(storage.remove(&entry.name)).map_err(OpenError::io(format!("remove {}", entry.name)))?;
         }
     }
     Ok(())
@@ -457,7 +449,7 @@ pub(crate) fn tidy_up(storage: &dyn Storage, meta: &Meta, entries: &[Entry], hal
 fn is_unsealed(storage: &dyn Storage, name: &str) -> bool {
     let look = || {
         let (file, block) = (storage.open(name, Access::ReadDirect)?, storage.block_size());
-        let header = SegmentHeader::decode(&read_at(file.as_ref(), 0, block as usize)?);
+        let header = SegmentHeader::decode(&read_thrice(file.as_ref(), 0, block as usize)?);
         let alone = file.try_lock(Lock::Exclusive)?;
         let len = file.len()?;
         Ok::<_, io::Error>(
@@ -515,7 +507,7 @@ mod tests {
         assert_eq!(probed.state.is_sealed(), number == example().number);
         let mut meta = meta(highest);
         let observer: Observer = std::sync::Arc::new(|_| {});
-        adopt(&storage, &mut meta, &segments(&storage.list("").unwrap()), true, &observer, Faults::default()).unwrap();
+        adopt(&storage, &mut meta, &segments(&storage.list("").unwrap()), true, &observer).unwrap();
         assert_eq!(meta.clean, meta.highest_segment == highest);
         meta.highest_segment == number
     }

@@ -12,7 +12,6 @@ use std::sync::Arc;
 
 use super::{Action, Repair, Said};
 use crate::env::Observer;
-use crate::faults::Faults;
 use crate::format::meta::{EpochStart, Meta, NONE};
 use crate::format::segment::SegmentHeader;
 use crate::format::{META_NAME, segment_name};
@@ -34,8 +33,7 @@ impl Repair<'_> {
     /// Takes it over with all segments that are in use, in both slots.
     fn take_over(&mut self, Said { meta: said, slot, whole }: Said) -> io::Result<Meta> {
         let mut meta = said.clone();
-        let next = if said.highest_segment == NONE { 0 } else { said.highest_segment + 1 };
-        let above: Vec<u64> = self.files.range(next..).map(|(number, _)| *number).collect();
+        let above: Vec<u64> = self.files.range(said.next_segment()..).map(|(number, _)| *number).collect();
         for number in above {
             if self.is_used(number, whole && !said.latched)? {
                 (meta.highest_segment, meta.clean) = (number, false);
@@ -75,20 +73,8 @@ impl Repair<'_> {
 
     fn meta_from_segments(&self) -> io::Result<Meta> {
         let lowest = self.files.keys().next().copied().unwrap_or(0);
-        let mut meta = Meta {
-            generation: 1,
-            log_id: self.report.log_id,
-            clean: false,
-            latched: false,
-            lowest_segment: lowest,
-            lowest_offset: 0,
-            highest_segment: lowest,
-            created_ns: self.clock.real_ns(),
-            least_epoch: 0,
-            proof: None,
-            lost: Vec::new(),
-            epochs: Vec::new(),
-        };
+        let mut meta = Meta::new(self.report.log_id, self.clock.real_ns());
+        (meta.lowest_segment, meta.highest_segment) = (lowest, lowest);
         let (mut lowest_offset, mut behind) = (None, None);
         for number in self.files.keys().copied() {
             // A prepared segment holds nothing: its epoch may never have been in force.
@@ -144,8 +130,7 @@ impl Repair<'_> {
         if !matches!(state, State::Sealed { .. }) {
             // Its writer may be dead, with a write still on its way.
             let observer: Observer = Arc::new(|_| {});
-            let nobody = Faults::default();
-            let _alone = segment_file::open_alone(self.storage, seen.lies_at, Access::ReadDirect, &observer, nobody)?;
+            let _alone = segment_file::open_alone(self.storage, seen.lies_at, Access::ReadDirect, &observer)?;
             if let Some(again) = self.probe(number)? {
                 state = again.state;
             }

@@ -27,13 +27,12 @@ use std::sync::Arc;
 use crate::clock::{Clock, Moment, SystemClock};
 use crate::config::JournalConfig;
 use crate::error::OpenError;
-use crate::faults::Faults;
-use crate::format::footer::{Before, Damage};
+use crate::format::footer::Damage;
 use crate::format::meta::{Meta, NONE};
 use crate::format::segment::{HeaderError, SegmentHeader};
 use crate::format::{META_NAME, segment_name};
-use crate::io::{Access, Lock, OsStorage, Storage, device, is_bad_place};
-use crate::recover::{self, Ending, State, header};
+use crate::io::{Access, OsStorage, Storage, device, if_there, is_bad_place};
+use crate::recover::{self, PlanExecutor, State, header};
 use crate::write::metafile::{self, Loaded, MetaFile};
 
 pub use report::{Action, Left, RepairReport};
@@ -74,7 +73,7 @@ pub fn repair_storage(
     };
     repair.refuse_newer(dir)?;
     let meta = repair.whose(dir)?;
-    repair.quarantine_foreign().map_err(OpenError::io("set foreign names aside"))?;
+    repair.quarantine_foreign().map_err(OpenError::io("quarantine foreign names"))?;
     repair.quarantine_unreadable().map_err(OpenError::io("move unreadable segments away"))?;
     repair.put_in_order().map_err(OpenError::io("put segments in order"))?;
     let meta = repair.meta(meta).map_err(OpenError::io("make clad.meta"))?;
@@ -91,7 +90,7 @@ pub fn repair_storage(
 
 /// Refuses a folder of anything else, named by mistake: not even a lock is made in it.
 fn refuse_without_a_log(storage: &dyn Storage, dir: &str) -> Result<(), OpenError> {
-    let entries = storage.list("").map_err(OpenError::io(format!("list {dir}")))?;
+    let entries = recover::list(storage, dir)?;
     match entries.iter().any(|entry| entry.name == META_NAME) || !recover::list_segments(&entries).is_empty() {
         true => Ok(()),
         false => Err(OpenError::MetaLost { dir: dir.to_owned(), segments: 0 }),
@@ -100,14 +99,8 @@ fn refuse_without_a_log(storage: &dyn Storage, dir: &str) -> Result<(), OpenErro
 
 /// Checks the lock. A dry run makes no lock file; where there is none, no daemon has the log.
 fn look_at_lock(storage: &dyn Storage, dir: &str) -> Result<Option<Arc<dyn crate::io::File>>, OpenError> {
-    match storage.open(crate::format::LOCK_NAME, Access::ReadCached) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(e) => Err(OpenError::io("open clad.lock")(e)),
-        Ok(file) => match file.try_lock(Lock::Exclusive).map_err(OpenError::io("lock clad.lock"))? {
-            true => Ok(Some(file)),
-            false => Err(OpenError::Locked { dir: dir.to_owned() }),
-        },
-    }
+    let file = if_there(storage.open(crate::format::LOCK_NAME, Access::ReadCached));
+    file.map_err(OpenError::io("open clad.lock"))?.map(|file| recover::lock(file, dir)).transpose()
 }
 
 /// A segment's file.
@@ -151,8 +144,7 @@ impl Repair<'_> {
 
     /// Refuses data of a newer clad before anything is touched: it is for that version.
     fn refuse_newer(&mut self, dir: &str) -> Result<(), OpenError> {
-        let entries = self.storage.list("").map_err(OpenError::io(format!("list {dir}")))?;
-        for (number, len) in recover::list_segments(&entries) {
+        for (number, len) in recover::list_segments(&recover::list(self.storage, dir)?) {
             let header = match header::read(self.storage, number) {
                 Err(e) if is_bad_place(&e) => {
                     self.unreadable.push(number);
@@ -216,7 +208,7 @@ impl Repair<'_> {
             && !votes.contains_key(&meta.log_id)
         {
             let log_id = meta.log_id;
-            self.quarantine(META_NAME).map_err(OpenError::io("set clad.meta aside"))?;
+            self.quarantine(META_NAME).map_err(OpenError::io("quarantine clad.meta"))?;
             self.report.actions.push(Action::QuarantinedOtherMeta { log_id });
             said = None;
         }
@@ -320,7 +312,7 @@ impl Repair<'_> {
                 Some(s) => {
                     let before = number.checked_sub(1).filter(|before| *before >= meta.lowest_segment);
                     let follows = before.is_none_or(|before| self.files.contains_key(&before));
-                    lost.extend(sealed(&s).into_iter().flat_map(|(_, _, footer)| footer.lost_here(follows)));
+                    lost.extend(sealed(&s).into_iter().flat_map(|(_, footer)| footer.lost_here(follows)));
                     segments.push(s);
                 }
             }
@@ -368,10 +360,10 @@ impl Repair<'_> {
         let numbers: Vec<u64> = segments[group.clone()].iter().map(|s| s.number).collect();
         let ends = (segments[group.start].number, segments[group.end - 1].number);
         let before = segments[..group.start].iter().rev().find_map(sealed);
-        let limit = segments[group.end..].iter().find_map(sealed).map_or(0, |(_, _, footer)| {
+        let limit = segments[group.end..].iter().find_map(sealed).map_or(0, |(_, footer)| {
             footer.supersedes_from.map_or(footer.first_offset, |from| from.min(footer.first_offset))
         });
-        let first_offset = before.as_ref().map_or(meta.lowest_offset, |(_, _, footer)| footer.end_offset);
+        let first_offset = before.as_ref().map_or(meta.lowest_offset, |(_, footer)| footer.end_offset);
         let (damage, lost) = if self.dry() {
             let open = segments[group].iter().filter_map(|s| match &s.state {
                 State::Unsealed { header } => Some((self.files.get(&s.number)?.lies_at, header.clone())),
@@ -383,29 +375,14 @@ impl Repair<'_> {
         } else {
             let now = Moment { real_ns: self.clock.real_ns(), boot_ns: self.clock.boot_ns() };
             let mut producers = recover::table(&JournalConfig::default());
-            if let Some((_, _, footer)) = &before {
+            if let Some((_, footer)) = &before {
                 producers.load(&footer.producers, now);
             }
             let observer: crate::env::Observer = Arc::new(|_| {});
-            let ending = Ending {
-                storage: self.storage,
-                observer: &observer,
-                boot_id: self.clock.boot_id(),
-                now,
-                said: meta.clone(),
-                numbers,
-                limit,
-                first_offset,
-                before: before.map(|(number, footer_checksum, footer)| Before {
-                    number,
-                    footer_checksum,
-                    last_batch_checksum: footer.last_batch_checksum,
-                }),
-                producers,
-                producers_known: false,
-                faults: Faults::default(),
-            };
-            let ended = recover::end(ending)?;
+            let before = before.map(|(checksum, footer)| footer.as_before(checksum));
+            let boot_id = self.clock.boot_id();
+            let executor = PlanExecutor::new(self.storage, &observer, boot_id, now, meta.clone(), producers);
+            let ended = executor.end(&numbers, limit, first_offset, before)?;
             (ended.damage, ended.lost)
         };
         self.report.actions.push(Action::Resealed { segments: ends, lost: damage });
@@ -421,9 +398,9 @@ impl Repair<'_> {
     }
 }
 
-fn sealed(segment: &recover::Segment) -> Option<(u64, u32, &crate::format::footer::Footer)> {
+fn sealed(segment: &recover::Segment) -> Option<(u32, &crate::format::footer::Footer)> {
     match &segment.state {
-        State::Sealed { footer, head_checksum, .. } => Some((segment.number, *head_checksum, footer)),
+        State::Sealed { footer, head_checksum, .. } => Some((*head_checksum, footer)),
         _ => None,
     }
 }

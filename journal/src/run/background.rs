@@ -10,15 +10,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::env::{Event, Rule};
-use crate::faults::Fault;
+use crate::format::segment::SegmentHeader;
 use crate::format::segment_name;
+use crate::io::if_there;
 use crate::read::catalog::Sealed;
 use crate::run::shared::Shared;
 use crate::sync::atomic::Ordering;
 use crate::sync::thread;
 use crate::write::clock_trust::{ClockTrust, Doubt};
 use crate::write::pending_reclaim::PendingReclaim;
-use crate::write::prepare::{self, NotReused, Prepared, Space};
+use crate::write::prepare::{self, NotReused, Space};
 
 const BACKGROUND_INTERVAL: Duration = Duration::from_millis(200);
 /// Footers that are read for the quota of owners at one look.
@@ -60,7 +61,8 @@ fn look(shared: &Arc<Shared>) -> u64 {
 }
 
 fn report_free_segments(shared: &Arc<Shared>, free_segments: u64) {
-    let (news, short) = shared.with(|c| (c.set_free_segments(free_segments), free_segments == 0 && !c.has_prepared()));
+    let (news, short) =
+        shared.with(|c| (c.set_free_segments(free_segments), free_segments == 0 && !c.segments.supply.is_prepared()));
     if news.report {
         shared.env().emit(Event::NoSpace(short));
     }
@@ -102,14 +104,14 @@ fn not_made(shared: &Arc<Shared>, reason: String) {
 /// Called after each MiB of zeroes for segment `number`; `false`: stop.
 fn pace_zeroing(shared: &Arc<Shared>, number: u64, done: u64) -> bool {
     let capacity = shared.env().config.segment_bytes;
-    let (fill, wanted) = shared.with(|c| (c.fill(), c.wants_prepared().is_some_and(|w| w.0 == number)));
+    let (fill, wanted) = shared.with(|c| (c.segments.fill(), c.wants_prepared().is_some_and(|w| w.0 == number)));
     if done < capacity && (done as f64 / capacity as f64) > 2.0 * fill {
         thread::sleep(ZEROING_PAUSE);
     }
     wanted && !shared.is_closing()
 }
 
-fn hand_over(shared: &Arc<Shared>, prepared: Prepared) {
+fn hand_over(shared: &Arc<Shared>, prepared: SegmentHeader) {
     // Where it is not wanted any more (the rotation came first and made its own), the file is that one.
     if shared.with(|c| c.set_prepared(prepared)) {
         shared.publish();
@@ -133,7 +135,7 @@ impl RetentionState {
         self.look_at_the_clock(shared);
         self.count_owners(shared);
         // While a rotation is under way no next segment is wanted yet: what goes now could not become it.
-        let soon = shared.env().config.recycle && shared.with(|c| c.is_rotating());
+        let soon = shared.env().config.recycle && shared.with(|c| c.lifecycle.is_rotating());
         if shared.retention() == crate::config::Retention::default() || soon {
             return;
         }
@@ -154,7 +156,7 @@ impl RetentionState {
             if gone.is_some() {
                 let lowest_offset = shared.lowest_offset();
                 shared.with(|c| {
-                    c.forget_recent_below(lowest_offset);
+                    c.writer.forget_recent_below(lowest_offset);
                     c.quota.held.take_all(owners.unwrap_or_default());
                 });
             }
@@ -265,9 +267,6 @@ fn remove(shared: &Arc<Shared>, sealed: &Sealed, following: &Sealed, rule: Rule)
     // Of what the next one repeats, it holds the copy that counts, and that stays.
     let end_offset = [summary.map(|s| s.end_offset), next].into_iter().flatten().min()?.max(shared.lowest_offset());
     let first_offset = summary.map_or(shared.lowest_offset(), |s| s.first_offset);
-    if shared.env().config.faults.has(Fault::RetentionBeforeMeta) {
-        let _ = storage.remove(&segment_name(sealed.number));
-    }
     let passed = shared.env().meta.update_both(|m| {
         m.pass(sealed.number + 1, end_offset);
     });
@@ -278,20 +277,16 @@ fn remove(shared: &Arc<Shared>, sealed: &Sealed, following: &Sealed, rule: Rule)
     // Removed from the list before the folder: a later lookup then returns the gap.
     shared.catalog().remove(sealed.number);
     shared.env().emit(Event::Removed { segment: sealed.number, first_offset, end_offset, rule });
-    let suspect = summary.is_none_or(|s| s.damaged) && !shared.env().config.faults.has(Fault::DamagedUsedAgain);
+    let suspect = summary.is_none_or(|s| s.damaged);
     let used_again = !suspect && use_again(shared, sealed);
     Some(if used_again { Gone::UsedAgain } else { discard(shared, sealed.number) })
 }
 
 fn discard(shared: &Arc<Shared>, number: u64) -> Gone {
-    match shared.storage().remove(&segment_name(number)) {
-        // The next start removes the segments that `clad.meta` has passed.
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-            shared.env().emit(Event::SegmentFailed { reason: format!("remove segment {number}: {e}") });
-            Gone::Left
-        }
-        _ => Gone::Unlinked,
-    }
+    let Err(e) = if_there(shared.storage().remove(&segment_name(number))) else { return Gone::Unlinked };
+    // The next start removes the segments that `clad.meta` has passed.
+    shared.env().emit(Event::SegmentFailed { reason: format!("remove segment {number}: {e}") });
+    Gone::Left
 }
 
 /// Makes the next segment of one that `clad.meta` has passed, if one is wanted; returns true on success.
@@ -309,7 +304,7 @@ fn use_again(shared: &Arc<Shared>, sealed: &Sealed) -> bool {
     }
     match prepare::reuse(env, sealed.number, sealed.bytes, wanted, &mut throttle) {
         Ok(prepared) => {
-            let as_segment = prepared.header.number;
+            let as_segment = prepared.number;
             shared.recycled.fetch_add(1, Ordering::Relaxed);
             env.emit(Event::Recycled { segment: sealed.number, as_segment });
             hand_over(shared, prepared);

@@ -14,11 +14,10 @@
 
 use std::sync::Arc;
 
-use super::shared::{Core, Shared};
+use super::shared::{Core, CoreGuard, Shared};
 use super::workers::shrink_buffer;
 use crate::clock::Moment;
 use crate::io::IoBuf;
-use crate::sync::MutexGuard;
 use crate::write::committer::{Step, Turn};
 
 /// Size of the open batch above which an append wakes another thread.
@@ -42,7 +41,7 @@ pub struct WriteBuffer(Option<IoBuf>);
 impl Shared {
     pub(crate) fn defer_write(
         self: &Arc<Self>,
-        mut core: MutexGuard<'_, Core>,
+        mut core: CoreGuard<'_>,
         before: usize,
         now: Moment,
     ) -> Option<DeferredWrite> {
@@ -57,7 +56,7 @@ impl Shared {
 }
 
 fn may_be_deferred(core: &Core, now: Moment) -> bool {
-    core.committer.allows_inline_write(now) && core.committer.pending_bytes() < DEFERRED_WRITE_BYTES_MAX
+    core.committer.allows_inline_write(now) && core.committer.writer.pending_bytes() < DEFERRED_WRITE_BYTES_MAX
 }
 
 impl DeferredWrite {

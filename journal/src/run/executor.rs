@@ -8,21 +8,22 @@
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::env::{Env, Event};
-use crate::faults::Fault;
+use crate::env::{Env, Event, Trigger};
 use crate::format::batch;
-use crate::format::footer::Before;
+use crate::format::footer::{Before, Footer};
 use crate::format::meta::{self, NONE};
+use crate::format::segment::SegmentHeader;
 use crate::format::segment_name;
-use crate::io::{Access, Durability, File, IoBuf};
+use crate::io::{Durability, File, IoBuf};
 use crate::read::catalog::{Catalog, Sealed};
+use crate::sync::unpoisoned;
 use crate::write::active::{Active, Placed};
 use crate::write::committer::{Done, FailedJob, Failure, Job, NoSegment, Rescue, Rotation, SyncBy, Wanted};
-use crate::write::prepare::{self, Prepared, Space};
-use crate::write::seal::seal;
+use crate::write::prepare::{self, Space};
+use crate::write::seal::{SealedFile, seal};
 
 /// Recovery in the process: it stands above the executor, and is given to it.
 pub(crate) type Recover = fn(&Executor, Box<Rescue>) -> Result<Done, Failure>;
@@ -56,7 +57,7 @@ impl Executor {
     }
 
     pub(crate) fn before(&self) -> std::sync::MutexGuard<'_, Option<Before>> {
-        self.before.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.before.lock())
     }
 
     /// Carries one job out. The buffer is the calling thread's own and comes back.
@@ -77,8 +78,6 @@ impl Executor {
                     Some((from, to)) => file.sync_range(from, to - from),
                     None => file.sync_data(),
                 };
-                let again = synced.is_err() && self.env.config.faults.has(Fault::RetryAfterFailedSync);
-                let synced = if again { self.sync_reopened() } else { synced };
                 (self.after_sync(began, upto, synced), buf)
             }
             Job::Rotate(rotation) => (self.rotate(rotation), buf),
@@ -118,11 +117,6 @@ impl Executor {
         synced.map(|()| Done::Sync { upto }).map_err(|e| Failure::new(FailedJob::Sync, "sync", &e))
     }
 
-    /// [`Fault::RetryAfterFailedSync`]: through a newly opened file, because the one that failed refuses.
-    fn sync_reopened(&self) -> io::Result<()> {
-        self.env.storage.open(&segment_name(self.env.meta.get().highest_segment), Access::WriteCached)?.sync_data()
-    }
-
     fn since(&self, began: u64) -> Duration {
         Duration::from_nanos(self.env.clock.boot_ns().saturating_sub(began))
     }
@@ -133,7 +127,7 @@ impl Executor {
         if let Err(e) = self.seal_active(&rotation) {
             return Err(Failure::new(FailedJob::Rotate(rotation), "seal", &e));
         }
-        let (next, epoch) = (rotation.active.end_offset, rotation.active.header.epoch);
+        let (next, epoch) = (rotation.active.content.end_offset, rotation.active.header.epoch);
         let wanted = std::mem::take(&mut rotation.wanted);
         let space = if wanted.prepared.is_none() { Space::Reserved } else { Space::Zeroed };
         drop(rotation); // its descriptors, and their locks
@@ -149,22 +143,22 @@ impl Executor {
         // takes nothing along.)
         let cached = self.env.config.policy.is_cached() || !self.env.storage.is_direct();
         let unsynced = rotation.unsynced || rotation.marker_unsynced && cached;
-        if unsynced && !self.env.config.faults.has(Fault::FooterBeforeData) {
+        if unsynced {
             file.sync_data()?;
         }
-        let name = segment_name(active.number);
+        let name = segment_name(active.header.number);
         let (pos, block) = (active.footer_pos(), active.header.block_size);
         let sealed = seal(self.env.storage.as_ref(), &name, file.as_ref(), &active.seed, &rotation.footer, pos, block)?;
-        let footer = rotation.footer.clone();
-        *self.before() = Some(Before {
-            number: active.number,
-            footer_checksum: sealed.head_checksum,
-            last_batch_checksum: footer.last_batch_checksum,
-        });
-        let (first_offset, end_offset) = (footer.first_offset, footer.end_offset);
-        self.catalog.add(Sealed::known(active.number, sealed.bytes, active.header.log_id, &footer));
-        self.env.emit(Event::Sealed { segment: active.number, first_offset, end_offset, trigger: rotation.trigger });
+        self.add_sealed(&rotation.footer, sealed, rotation.trigger);
         Ok(())
+    }
+
+    /// Names the newest sealed segment to the next footer, the readers and the operator.
+    pub(crate) fn add_sealed(&self, footer: &Footer, sealed: SealedFile, trigger: Trigger) {
+        let &Footer { segment, first_offset, end_offset, .. } = footer;
+        *self.before() = Some(footer.as_before(sealed.head_checksum));
+        self.catalog.add(Sealed::known(segment, sealed.bytes, self.env.meta.get().log_id, footer));
+        self.env.emit(Event::Sealed { segment, first_offset, end_offset, trigger });
     }
 
     /// The next segment, or why it is tried again later.
@@ -192,7 +186,7 @@ impl Executor {
 
     fn try_open_next(&self, wanted: Wanted, next: u64, epoch: u32, space: Space) -> io::Result<Option<Active>> {
         let number = self.next_number();
-        let ready = match wanted.prepared.filter(|p| p.header.number == number) {
+        let ready = match wanted.prepared.filter(|p| p.number == number) {
             Some(prepared) => prepared,
             None => {
                 // The background thread stops when it sees that a rotation is under way; what it had finished is used.
@@ -215,22 +209,17 @@ impl Executor {
         self.use_prepared(&ready, next, epoch).map(Some)
     }
 
-    fn use_prepared(&self, ready: &Prepared, next: u64, epoch: u32) -> io::Result<Active> {
+    fn use_prepared(&self, ready: &SegmentHeader, next: u64, epoch: u32) -> io::Result<Active> {
         let (header, files) = prepare::open(&self.env, ready, epoch)?;
         let in_place = self.env.config.policy.needs_in_place() && files[0].overwrites_in_place(header.capacity)?;
-        if !self.env.config.faults.has(Fault::SegmentNotNamed) {
-            self.env.meta.update(|m| m.highest_segment = header.number)?;
-        }
+        self.env.meta.update(|m| m.highest_segment = header.number)?;
         let mut active = Active::new(header, files, next, *self.before());
         active.in_place = in_place;
         Ok(active)
     }
 
     pub(crate) fn next_number(&self) -> u64 {
-        match self.env.meta.get().highest_segment {
-            NONE => 0,
-            n => n + 1,
-        }
+        self.env.meta.get().next_segment()
     }
 
     // ---- close ------------------------------------------------------------------------------------------------
@@ -243,13 +232,13 @@ impl Executor {
         let mut unused = None;
         if let Some(r) = &rotation {
             if r.active.is_empty() {
-                unused = Some(r.active.number);
+                unused = Some(r.active.header.number);
             } else if let Err(e) = self.seal_active(r) {
                 return Err(fail(rotation, &e));
             }
         }
         // Should the last segment lose its end, the next start knows how much that was.
-        let end = rotation.as_ref().map(|r| r.active.end_offset).filter(|end| *end > 0);
+        let end = rotation.as_ref().map(|r| r.active.content.end_offset).filter(|end| *end > 0);
         let boot_id = self.env.clock.boot_id();
         let marked = self.env.meta.update(|m| {
             m.clean = true;

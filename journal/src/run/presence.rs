@@ -3,12 +3,12 @@
 //! Invariant: the lock on the folder ends with the last thread, or with the process. A thread that was left at the disk
 //! must still remove its half-made file, whose name another journal would use again.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::live_threads::LiveThreads;
 use super::shared::Shared;
-use crate::sync::MutexGuard;
+use crate::sync::{MutexGuard, unpoisoned};
 
 /// A thread of the journal, from before its start until its end, also by a panic.
 pub(crate) struct Present(Arc<Shared>);
@@ -39,11 +39,11 @@ impl Drop for Present {
 
 impl Shared {
     pub(crate) fn live_threads(&self) -> MutexGuard<'_, LiveThreads> {
-        self.live_threads.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.live_threads.lock())
     }
 
     pub(crate) fn unlock(&self) {
-        drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(unpoisoned(self.lock.lock()).take());
     }
 
     /// Time until then (boot time).
@@ -56,7 +56,7 @@ impl Shared {
         let live_threads = self.live_threads();
         let left = self.left_until(until);
         let waited = self.gone.wait_timeout_while(live_threads, left, |live_threads| live_threads.present > 0);
-        let alone = waited.unwrap_or_else(PoisonError::into_inner).0.present == 0;
+        let alone = unpoisoned(waited).0.present == 0;
         alone && self.storage().ring().is_none_or(|ring| ring.is_done_within(self.left_until(until)))
     }
 

@@ -1,7 +1,9 @@
 //! State shared by the threads of a journal: the core with its lock, the watermarks with their listeners, and the job
 //! results.
 
-use std::sync::{Arc, PoisonError};
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use super::executor::Executor;
@@ -14,13 +16,16 @@ use crate::format::segment::SegmentHeader;
 use crate::io::{File, IoBuf, Storage};
 use crate::read::catalog::Catalog;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::sync::{Condvar, Mutex, MutexGuard, unpoisoned};
 use crate::write::batch::Batch;
 use crate::write::committer::{Committer, Done, Failure, Step};
 use crate::write::watermarks::Watermarks;
 
 /// An unchanged complaint is reported again after this time.
 const REPEATED_EVENT_INTERVAL_NS: u64 = 60_000_000_000;
+
+/// Expectation of everybody who locks the core.
+const WHOLE: &str = "the journal's state is whole";
 
 /// State that the threads share.
 pub(crate) struct Shared {
@@ -60,10 +65,61 @@ pub(crate) struct Core {
     pub(crate) given: u64,
 }
 
+/// The core, locked.
+pub(crate) struct CoreGuard<'a> {
+    // The first field is dropped first: a broken state is reported before another thread can lock it.
+    alarm: BrokenStateAlarm<'a>,
+    core: MutexGuard<'a, Core>,
+}
+
+/// Reports a panic that begins while the core is locked.
+struct BrokenStateAlarm<'a> {
+    env: &'a Env,
+    /// The thread panicked already when it locked the core.
+    panicked: bool,
+}
+
+impl Drop for BrokenStateAlarm<'_> {
+    fn drop(&mut self) {
+        if !self.panicked && thread::panicking() {
+            self.env.emit(Event::StateBroken);
+        }
+    }
+}
+
+impl CoreGuard<'_> {
+    /// Waits for a signal.
+    pub(crate) fn wait(self, signal: &Condvar) -> Self {
+        let Self { alarm, core } = self;
+        Self { core: signal.wait(core).expect(WHOLE), alarm }
+    }
+
+    /// Waits for a signal, for so long at most.
+    pub(crate) fn wait_timeout(self, signal: &Condvar, timeout: Duration) -> Self {
+        let Self { alarm, core } = self;
+        Self { core: signal.wait_timeout(core, timeout).expect(WHOLE).0, alarm }
+    }
+}
+
+impl Deref for CoreGuard<'_> {
+    type Target = Core;
+
+    fn deref(&self) -> &Core {
+        &self.core
+    }
+}
+
+impl DerefMut for CoreGuard<'_> {
+    fn deref_mut(&mut self) -> &mut Core {
+        &mut self.core
+    }
+}
+
 impl Shared {
-    pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
+    pub(crate) fn core(&self) -> CoreGuard<'_> {
         // A panic under the lock is a bug; continuing with a half-made decision would be worse.
-        self.core.lock().expect("the journal's state is whole")
+        let core = self.core.lock().expect(WHOLE);
+        CoreGuard { alarm: BrokenStateAlarm { env: self.env(), panicked: thread::panicking() }, core }
     }
 
     pub(crate) fn with<T>(&self, f: impl FnOnce(&mut Committer) -> T) -> T {
@@ -74,7 +130,7 @@ impl Shared {
     /// every minute.
     pub(crate) fn emit_rate_limited(&self, reason: String) {
         let now = self.env().clock.boot_ns();
-        let mut reported = self.last_segment_failure.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reported = unpoisoned(self.last_segment_failure.lock());
         if reported.0 == reason && now.saturating_sub(reported.1) < REPEATED_EVENT_INTERVAL_NS {
             return;
         }
@@ -97,11 +153,11 @@ impl Shared {
 
     pub(crate) fn set_retention(&self, retention: Retention) {
         self.with(|c| c.quota.most = retention.per_owner_bytes);
-        *self.retention.lock().unwrap_or_else(PoisonError::into_inner) = retention;
+        *unpoisoned(self.retention.lock()) = retention;
     }
 
     pub(crate) fn retention(&self) -> Retention {
-        *self.retention.lock().unwrap_or_else(PoisonError::into_inner)
+        *unpoisoned(self.retention.lock())
     }
 
     pub(crate) fn watermarks(&self) -> Watermarks {
@@ -113,7 +169,7 @@ impl Shared {
     }
 
     pub(crate) fn seek_active(&self, offset: u64) -> Option<(u64, u64, Option<u64>)> {
-        self.core().committer.seek(offset)
+        self.core().committer.segments.seek(offset)
     }
 
     /// As [`Committer::at_rest`](crate::write::committer::Committer::at_rest), with the state of retention.
@@ -124,7 +180,7 @@ impl Shared {
 
     /// The active segment's number, first offset, and where its batches end so far.
     pub(crate) fn active_extent(&self) -> Option<(u64, u64, u64)> {
-        self.core().committer.active_summary().map(|(number, first, pos, _)| (number, first, pos))
+        self.core().committer.segments.active_extent()
     }
 
     pub(crate) fn active_header(&self, number: u64) -> Option<SegmentHeader> {
@@ -155,10 +211,10 @@ impl Shared {
     /// Waits for one tick; `true` when the journal closes.
     pub(crate) fn wait_background(&self, tick: Duration) -> bool {
         let (stop, signal) = &self.background;
-        let stop = stop.lock().unwrap_or_else(PoisonError::into_inner);
+        let stop = unpoisoned(stop.lock());
         match *stop {
             true => true,
-            false => *signal.wait_timeout(stop, tick).unwrap_or_else(PoisonError::into_inner).0,
+            false => *unpoisoned(signal.wait_timeout(stop, tick)).0,
         }
     }
 
@@ -177,16 +233,16 @@ impl Shared {
         let new_segment = matches!(&result, Ok(Done::Rotated { .. } | Done::Opened { .. } | Done::Recovered { .. }));
         let failed = result.as_ref().err().map(|f| (f.reason.clone(), f.was_rescue));
         let mut core = self.core();
-        let (first, epoch) = (core.committer.failure().is_none(), core.committer.watermarks().epoch);
+        let (first, epoch) = (core.committer.lifecycle.failure().is_none(), core.committer.watermarks().epoch);
         let replies = match &result {
-            Ok(Done::Rotated { .. } | Done::Recovered { .. }) => core.committer.take_rotate_replies(),
+            Ok(Done::Rotated { .. } | Done::Recovered { .. }) => core.committer.lifecycle.take_rotate_replies(),
             _ => Vec::new(),
         };
         core.committer.complete(result, now);
         let known = core.active_header.take();
-        core.active_header = core.committer.active_header(known);
-        let retry_in = Duration::from_nanos(core.committer.retry_in_ns());
-        let (watermarks, ended) = (core.committer.watermarks(), core.committer.is_over());
+        core.active_header = core.committer.segments.active_header(known);
+        let retry_in = Duration::from_nanos(core.committer.lifecycle.retry_in_ns());
+        let (watermarks, ended) = (core.committer.watermarks(), core.committer.lifecycle.is_over());
         drop(core);
         self.watermarks.publish(watermarks);
         if ended {

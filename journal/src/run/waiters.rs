@@ -18,16 +18,14 @@
 //! order.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fmt;
 use std::future::poll_fn;
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use tokio::sync::watch;
 
-use crate::faults::{Fault, Faults};
-use crate::sync::others_may_run;
 use crate::sync::plain::{Mutex, MutexGuard};
+use crate::sync::{others_may_run, unpoisoned};
 use crate::write::watermarks::{Accepting, Closed, Wants, Watermarks};
 
 /// The state that wakes all waiters when it changes.
@@ -40,20 +38,6 @@ fn state_of(watermarks: &Watermarks) -> (u32, u32, Accepting) {
 pub(crate) struct WatermarkPublisher {
     channel: watch::Sender<Watermarks>,
     waiters: Arc<Waiters>,
-    listener: Listener,
-    faults: Faults,
-}
-
-/// Listener that is called in the thread that moved the watermarks.
-#[derive(Default)]
-struct Listener(OnceLock<Box<Callback>>);
-
-type Callback = dyn Fn() + Send + Sync;
-
-impl fmt::Debug for Listener {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.get().is_some() { "somebody" } else { "nobody" })
-    }
 }
 
 impl WatermarkPublisher {
@@ -61,24 +45,11 @@ impl WatermarkPublisher {
         Self {
             channel: watch::channel(watermarks).0,
             waiters: Arc::new(Waiters { watermarks: Mutex::new(watermarks), inner: Mutex::default() }),
-            listener: Listener::default(),
-            faults: Faults::default(),
         }
-    }
-
-    /// Wrong on purpose, for tests.
-    pub(crate) fn with(mut self, faults: Faults) -> Self {
-        self.faults = faults;
-        self
     }
 
     /// Publishes the newest watermarks; of two publishers, the later value wins.
     pub(crate) fn publish(&self, watermarks: Watermarks) {
-        if self.faults.has(Fault::WokenTooEarly) {
-            self.wake(true);
-            self.store(watermarks);
-            return;
-        }
         let all = self.store(watermarks);
         self.wake(all);
     }
@@ -87,15 +58,9 @@ impl WatermarkPublisher {
     fn store(&self, watermarks: Watermarks) -> bool {
         let mut all = false;
         others_may_run();
-        if self.faults.has(Fault::WatermarksPublishedApart) {
-            let mut old = self.waiters.watermarks();
-            old.durable = old.durable.max(watermarks.durable);
-            drop(old);
-            others_may_run();
-        }
         let mut old = self.waiters.watermarks();
         if self.is_newer(&watermarks, &old) {
-            all = state_of(&old) != state_of(&watermarks) && !self.faults.has(Fault::FailureForTheMet);
+            all = state_of(&old) != state_of(&watermarks);
             *old = watermarks;
         }
         drop(old);
@@ -108,7 +73,7 @@ impl WatermarkPublisher {
     }
 
     fn is_newer(&self, watermarks: &Watermarks, old: &Watermarks) -> bool {
-        watermarks.version > old.version || self.faults.has(Fault::OlderWatermarksWin)
+        watermarks.version > old.version
     }
 
     fn send(&self, watermarks: Watermarks) {
@@ -125,14 +90,6 @@ impl WatermarkPublisher {
         // The newest ones: of two tellers at once, the later may have been here first.
         let watermarks = *self.waiters.watermarks();
         self.waiters.wake(if all { Wake::All } else { Wake::Met(&watermarks) });
-        if let Some(callback) = self.listener.0.get() {
-            callback();
-        }
-    }
-
-    /// Sets the listener for changes of the watermarks; the first stays.
-    pub(crate) fn listen(&self, callback: impl Fn() + Send + Sync + 'static) {
-        let _ = self.listener.0.set(Box::new(callback));
     }
 
     /// The newest value, not every one.
@@ -150,14 +107,14 @@ impl WatermarkPublisher {
 
     pub(crate) fn watcher(&self) -> Watcher {
         let seen = *self.waiters.watermarks();
-        Watcher { seen, waiters: Arc::clone(&self.waiters), id: self.waiters.inner().enter(), faults: self.faults }
+        Watcher { seen, waiters: Arc::clone(&self.waiters), id: self.waiters.inner().enter() }
     }
 }
 
 impl WatermarkPublisher {
     /// Marks the watermarks as final: waits for more than they have are in vain.
     pub(crate) fn end(&self) {
-        self.waiters.wake(if self.faults.has(Fault::EndForgotten) { Wake::All } else { Wake::End });
+        self.waiters.wake(Wake::End);
     }
 }
 
@@ -195,11 +152,11 @@ struct Inner {
 
 impl Waiters {
     fn watermarks(&self) -> MutexGuard<'_, Watermarks> {
-        self.watermarks.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.watermarks.lock())
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.inner.lock())
     }
 
     fn wake(&self, who: Wake<'_>) {
@@ -265,7 +222,6 @@ pub struct Watcher {
     seen: Watermarks,
     waiters: Arc<Waiters>,
     id: u64,
-    faults: Faults,
 }
 
 impl Watcher {
@@ -284,9 +240,6 @@ impl Watcher {
     /// # Cancel safety
     /// Nothing is lost when the future is dropped.
     pub async fn reached(&mut self, wants: Wants) -> Result<(), Closed> {
-        if self.faults.has(Fault::LooksAgain) {
-            self.now();
-        }
         poll_fn(|context| self.poll(context, wants)).await
     }
 
@@ -304,11 +257,7 @@ impl Watcher {
         waiters.wait(self.id, wants, context.waker());
         drop(waiters);
         others_may_run();
-        if self.is_new(wants) && !self.faults.has(Fault::WaitsWithoutALook) {
-            Poll::Ready(Ok(()))
-        } else {
-            Poll::Pending
-        }
+        if self.is_new(wants) { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 
     fn is_new(&self, wants: Wants) -> bool {

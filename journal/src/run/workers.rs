@@ -19,12 +19,10 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::shared::{Core, Shared};
+use super::shared::{Core, CoreGuard, Shared};
 use crate::clock::Moment;
-use crate::faults::Fault;
 use crate::io::uring::{Next, Operation, Source};
 use crate::io::{Durability, IoBuf};
-use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering;
 use crate::write::committer::{Job, Step, SyncBy, Turn};
 
@@ -38,10 +36,6 @@ pub(crate) fn shrink_buffer(buf: IoBuf) -> IoBuf {
 }
 
 impl Shared {
-    fn has(&self, fault: Fault) -> bool {
-        self.env().config.faults.has(fault)
-    }
-
     pub(crate) fn turn(&self, core: &Core, now: Moment) -> Turn {
         match self.storage().ring() {
             Some(ring) if ring.is_alive() => core.committer.turn(now),
@@ -53,7 +47,7 @@ impl Shared {
     /// thread needs at once.
     pub(crate) fn wants_waking(&self, core: &mut Core, bytes_before: usize, now: Moment) -> Option<Turn> {
         let nobody = core.watch.sleepers == 0 && !core.watch.ring_rests;
-        if nobody || core.committer.pending_bytes() == bytes_before {
+        if nobody || core.committer.writer.pending_bytes() == bytes_before {
             return None;
         }
         let turn = self.turn(core, now);
@@ -63,7 +57,8 @@ impl Shared {
         };
         // With a write in flight, a thread must be awake in time to write the open batch when it is due.
         let unwatched = bytes_before == 0 && !in_time(core, armed_ns, now);
-        if !rests || !(core.committer.wants_wake(bytes_before) || unwatched) {
+        let wanted = core.committer.writer.wants_wake(bytes_before, core.committer.lifecycle.busy);
+        if !rests || !(wanted || unwatched) {
             return None;
         }
         if turn == Turn::Ring {
@@ -91,8 +86,8 @@ impl Shared {
 
     /// Hands over when a foreign thread leaves: one of the journal's threads takes the next job, and watches the time.
     pub(crate) fn leave_to_others(&self, core: &mut Core, now: Moment) {
-        let work = core.committer.wants_somebody() && !self.has(Fault::LeavesWork);
-        if work || !(in_time(core, core.watch.armed_ns, now) || self.has(Fault::LeavesTheTime)) {
+        let work = core.committer.wants_somebody();
+        if work || !in_time(core, core.watch.armed_ns, now) {
             let turn = self.turn(core, now);
             self.wake(core, turn);
         }
@@ -113,7 +108,8 @@ impl Shared {
 
 /// True if a thread that wakes at that moment is in time for the open batch, before it has waited too long.
 fn in_time(core: &Core, armed_ns: Option<u64>, now: Moment) -> bool {
-    let commit_delay = if core.committer.pending_bytes() > 0 { core.committer.commit_delay_ns() } else { u64::MAX };
+    let commit_delay =
+        if core.committer.writer.pending_bytes() > 0 { core.committer.writer.commit_delay_ns() } else { u64::MAX };
     armed_ns.is_some_and(|t| (now.boot_ns..=now.boot_ns.saturating_add(commit_delay)).contains(&t))
 }
 
@@ -156,17 +152,13 @@ pub(crate) fn run(shared: &Arc<Shared>) {
                 core = shared.core();
             }
             Step::Wait(until) => {
-                if shared.has(Fault::SleepsOnAnOldLook) {
-                    drop(core);
-                    core = shared.core();
-                }
                 core = sleep(shared, core, until, now.boot_ns);
             }
         }
     }
 }
 
-fn sleep<'a>(shared: &'a Shared, mut core: MutexGuard<'a, Core>, until: Option<u64>, now: u64) -> MutexGuard<'a, Core> {
+fn sleep<'a>(shared: &'a Shared, mut core: CoreGuard<'a>, until: Option<u64>, now: u64) -> CoreGuard<'a> {
     core.watch.sleepers += 1;
     core.watch.armed_ns = match (core.watch.armed_ns, until) {
         (Some(a), Some(u)) if a > now => Some(a.min(u)),
@@ -174,10 +166,10 @@ fn sleep<'a>(shared: &'a Shared, mut core: MutexGuard<'a, Core>, until: Option<u
         (_, u) => u,
     };
     let mut core = match until {
-        None => shared.work.wait(core).expect("the journal's state is whole"),
+        None => core.wait(&shared.work),
         Some(t) => {
             let pause = Duration::from_nanos(t.saturating_sub(now).max(1_000));
-            shared.work.wait_timeout(core, pause).expect("the journal's state is whole").0
+            core.wait_timeout(&shared.work, pause)
         }
     };
     core.watch.sleepers -= 1;
@@ -202,7 +194,7 @@ impl Source for OnRing {
         let mut core = shared.core();
         core.watch.ring_rests = false;
         core.watch.ring_armed_ns = None;
-        if core.committer.is_over() {
+        if core.committer.lifecycle.is_over() {
             return Next::Done;
         }
         let mut until = None;
@@ -215,7 +207,7 @@ impl Source for OnRing {
                 Step::Wait(at) => until = at,
                 Step::Exit => return Next::Done,
             }
-        } else if !shared.has(Fault::TurnNotPassedOn) {
+        } else {
             // The other thread may wait for the work that just ended here: to rotate, to close, to write the rest.
             shared.wake(&mut core, Turn::Thread);
         }

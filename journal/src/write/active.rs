@@ -12,10 +12,9 @@
 use std::sync::Arc;
 
 use crate::clock::Moment;
-use crate::faults::{Fault, Faults};
 use crate::format::batch::{self, BatchHeader};
 use crate::format::checksum::Seed;
-use crate::format::footer::{Before, Footer, IndexEntry};
+use crate::format::footer::{Before, Footer};
 use crate::format::segment::SegmentHeader;
 use crate::format::{ALIGN, align};
 use crate::io::{File, IoBuf};
@@ -23,12 +22,8 @@ use crate::write::batch::Batch;
 use crate::write::owner_bytes::OwnerBytes;
 use crate::write::watermarks::Watermarks;
 
-/// Bytes of data between two entries of the sparse index.
-pub(crate) const INDEX_EVERY: u64 = 64 * 1024;
-
 /// A segment that batches are appended to.
 pub(crate) struct Active {
-    pub(crate) number: u64,
     pub(crate) header: SegmentHeader,
     pub(crate) seed: Seed,
     /// All of its space is written and its own: an overwrite changes no metadata.
@@ -36,21 +31,14 @@ pub(crate) struct Active {
     /// One open file description for each write in flight, and the last one for syncs.
     pub(crate) files: Vec<Arc<dyn File>>,
     pub(crate) pos: u64,
-    pub(crate) first_offset: u64,
-    pub(crate) end_offset: u64,
-    pub(crate) before: Option<Before>,
+    /// The footer so far, without the owners and the producers.
+    pub(crate) content: Footer,
     /// Time at which the first batch was submitted.
     pub(crate) first_append_boot_ns: Option<u64>,
     /// The watermarks that the newest header in the file stores.
     pub(crate) stored_watermarks: (u64, u64),
-    last_checksum: u32,
     /// Data in the block that the next batch may continue in.
     tail: Shares,
-    index: Vec<IndexEntry>,
-    min_time_ns: i64,
-    max_time_ns: i64,
-    max_append_ns: i64,
-    payload_bytes: u64,
     owners: OwnerBytes,
 }
 
@@ -163,35 +151,16 @@ impl Active {
     pub(crate) fn new(header: SegmentHeader, files: Vec<Arc<dyn File>>, next: u64, before: Option<Before>) -> Self {
         Self {
             in_place: false,
-            number: header.number,
+            content: Footer::new(header.number, header.epoch, next, before),
             seed: header.seed(),
             pos: u64::from(header.block_size),
             header,
             files,
-            first_offset: next,
-            end_offset: next,
-            before,
             first_append_boot_ns: None,
             stored_watermarks: (0, 0),
-            last_checksum: 0,
             tail: Shares::default(),
-            index: Vec::new(),
-            min_time_ns: i64::MAX,
-            max_time_ns: i64::MIN,
-            max_append_ns: i64::MIN,
-            payload_bytes: 0,
             owners: OwnerBytes::default(),
         }
-    }
-
-    /// For [`Fault::CutInPlace`]: a segment that was used, behind the end that its footer would name.
-    pub(crate) fn behind(header: SegmentHeader, said: &Footer) -> Self {
-        let mut active = Self::new(header, Vec::new(), said.first_offset, said.before);
-        active.pos = said.data_end.next_multiple_of(active.block());
-        (active.end_offset, active.last_checksum) = (said.end_offset, said.last_batch_checksum);
-        active.index.clone_from(&said.index);
-        active.first_append_boot_ns = Some(0);
-        active
     }
 
     fn block(&self) -> u64 {
@@ -205,7 +174,7 @@ impl Active {
 
     /// Index entries so far, for the bound on the footer.
     pub(crate) fn index_len(&self) -> usize {
-        self.index.len()
+        self.content.index.len()
     }
 
     fn start(&self, fresh: bool) -> u64 {
@@ -226,32 +195,16 @@ impl Active {
     /// Gives a batch its place: of records, or without records of tombstones. `fresh`: a write is in flight, so that it
     /// may not share a block.
     pub(crate) fn place(&mut self, batch: &Arc<Batch>, fresh: bool, watermarks: &Watermarks, now: Moment) -> Placed {
-        let start = self.start(fresh);
-        let is_data = batch.count > 0;
-        let header = BatchHeader {
-            kind: if is_data { batch::KIND_DATA } else { batch::KIND_TOMBSTONES },
-            codec: 0,
-            flags: 0,
-            epoch: self.header.epoch,
-            first_offset: batch.first_offset,
-            count: batch.count,
-            stored_len: batch.body.len() as u32,
-            plain_len: batch.body.len() as u32,
-            previous: self.last_checksum,
-            written: watermarks.written,
-            durable: watermarks.durable,
-            append_real_ns: batch.append_real_ns,
-            append_boot_ns: now.boot_ns,
-            min_time_ns: batch.min_time_ns,
-            max_time_ns: batch.max_time_ns,
-            body_checksum: BatchHeader::body_checksum(&self.seed, start, &batch.body),
-        };
+        let (start, is_data) = (self.start(fresh), batch.count > 0);
+        let kind = if is_data { batch::KIND_DATA } else { batch::KIND_TOMBSTONES };
+        let header = self.batch_header(kind, batch, start, watermarks, now);
         let (bytes, checksum) = header.encode(&self.seed, start);
         let placed = self.placed(start, fresh, bytes, Some(batch.clone()));
         self.first_append_boot_ns.get_or_insert(now.boot_ns);
         if is_data {
-            self.note(batch, start);
-            self.last_checksum = checksum;
+            self.content.add(&header, start, checksum);
+            self.content.payload_bytes += batch.payload_bytes();
+            batch.add_owners(&mut self.owners);
         }
         self.stored_watermarks = (watermarks.written, watermarks.durable);
         self.keep_tail(Share { start, header: bytes, batch: batch.clone() });
@@ -260,57 +213,40 @@ impl Active {
 
     /// Places an empty batch with the watermarks (a commit marker); the next batch overwrites it. Only with nothing in
     /// flight.
-    pub(crate) fn place_commit_marker(&mut self, watermarks: &Watermarks, now: Moment, faults: Faults) -> Placed {
-        let header = BatchHeader {
-            kind: batch::KIND_COMMIT_MARKER,
+    pub(crate) fn place_commit_marker(&mut self, watermarks: &Watermarks, now: Moment) -> Placed {
+        let (first_offset, append_real_ns) = (self.content.end_offset, now.real_ns);
+        let marker = Batch { first_offset, append_real_ns, ..Batch::default() };
+        let header = self.batch_header(batch::KIND_COMMIT_MARKER, &marker, self.pos, watermarks, now);
+        let (bytes, _) = header.encode(&self.seed, self.pos);
+        self.stored_watermarks = (watermarks.written, watermarks.durable);
+        self.placed(self.pos, false, bytes, None)
+    }
+
+    fn batch_header(&self, kind: u8, batch: &Batch, start: u64, watermarks: &Watermarks, now: Moment) -> BatchHeader {
+        BatchHeader {
+            kind,
             codec: 0,
             flags: 0,
             epoch: self.header.epoch,
-            first_offset: self.end_offset,
-            count: 0,
-            stored_len: 0,
-            plain_len: 0,
-            previous: self.last_checksum,
+            first_offset: batch.first_offset,
+            count: batch.count,
+            stored_len: batch.body.len() as u32,
+            plain_len: batch.body.len() as u32,
+            previous: self.content.last_batch_checksum,
             written: watermarks.written,
             durable: watermarks.durable,
-            append_real_ns: now.real_ns,
+            append_real_ns: batch.append_real_ns,
             append_boot_ns: now.boot_ns,
-            min_time_ns: 0,
-            max_time_ns: 0,
-            body_checksum: BatchHeader::body_checksum(&self.seed, self.pos, &[]),
-        };
-        let (bytes, checksum) = header.encode(&self.seed, self.pos);
-        if faults.has(Fault::CommitMarkerChained) {
-            self.last_checksum = checksum;
+            min_time_ns: batch.min_time_ns,
+            max_time_ns: batch.max_time_ns,
+            body_checksum: BatchHeader::body_checksum(&self.seed, start, &batch.body),
         }
-        self.stored_watermarks = (watermarks.written, watermarks.durable);
-        self.placed(self.pos, false, bytes, None)
     }
 
     fn placed(&self, start: u64, fresh: bool, header: [u8; batch::LEN], batch: Option<Arc<Batch>>) -> Placed {
         let shares = if fresh { Shares::default() } else { self.tail.clone() };
         let pos = start - start % self.block();
         Placed { pos, repeated: (start - pos) as usize, header, batch, block: self.block() as usize, shares }
-    }
-
-    fn note(&mut self, batch: &Batch, start: u64) {
-        if self.index.last().is_none_or(|e| start - e.position >= INDEX_EVERY) {
-            self.index.push(IndexEntry {
-                first_offset: batch.first_offset,
-                position: start,
-                min_time_ns: i64::MAX,
-                max_time_ns: i64::MIN,
-            });
-        }
-        let entry = self.index.last_mut().expect("one was just pushed");
-        entry.min_time_ns = entry.min_time_ns.min(batch.min_time_ns);
-        entry.max_time_ns = entry.max_time_ns.max(batch.max_time_ns);
-        self.min_time_ns = self.min_time_ns.min(batch.min_time_ns);
-        self.max_time_ns = self.max_time_ns.max(batch.max_time_ns);
-        self.max_append_ns = self.max_append_ns.max(batch.append_real_ns);
-        self.payload_bytes += batch.payload_bytes();
-        batch.add_owners(&mut self.owners);
-        self.end_offset = batch.end_offset();
     }
 
     /// Remembers the data in the block that the next batch may continue in.
@@ -333,24 +269,7 @@ impl Active {
 
     /// Content of the footer, without the producers.
     pub(crate) fn footer(&self) -> Footer {
-        Footer {
-            segment: self.number,
-            epoch: self.header.epoch,
-            last_batch_checksum: self.last_checksum,
-            first_offset: self.first_offset,
-            end_offset: self.end_offset,
-            data_end: self.pos,
-            min_time_ns: self.min_time_ns,
-            max_time_ns: self.max_time_ns,
-            max_append_ns: self.max_append_ns,
-            payload_bytes: self.payload_bytes,
-            owners: self.owners.for_footer(),
-            index: self.index.clone(),
-            producers: Vec::new(),
-            damage: Vec::new(),
-            before: self.before,
-            supersedes_from: None,
-        }
+        Footer { data_end: self.pos, owners: self.owners.for_footer(), ..self.content.clone() }
     }
 
     /// Bytes of payload by owner, so far.
@@ -360,7 +279,8 @@ impl Active {
 
     /// The last index entry at or before an offset: where a reader starts to look for it.
     pub(crate) fn seek(&self, offset: u64) -> Option<u64> {
-        let after = self.index.partition_point(|e| e.first_offset <= offset);
-        after.checked_sub(1).map(|i| self.index[i].position)
+        let index = &self.content.index;
+        let after = index.partition_point(|e| e.first_offset <= offset);
+        after.checked_sub(1).map(|i| index[i].position)
     }
 }

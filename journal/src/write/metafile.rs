@@ -8,11 +8,12 @@
 //! ([`MetaFile::update_both`]).
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 use crate::format::META_NAME;
-use crate::format::meta::{EpochStart, Meta, MetaError, NONE, SLOT};
-use crate::io::{Access, Durability, File, IoBuf, Storage, is_bad_place};
+use crate::format::meta::{EpochStart, Meta, MetaError, SLOT};
+use crate::io::{Access, Durability, File, IoBuf, Storage, if_there, is_bad_place, read_thrice};
+use crate::sync::unpoisoned;
 
 /// The open file and its content.
 pub(crate) struct MetaFile {
@@ -53,11 +54,7 @@ pub(crate) enum Loaded {
 /// # Errors
 /// Error of the kernel, except for a missing file.
 pub(crate) fn load(storage: &dyn Storage) -> io::Result<Loaded> {
-    let file = match storage.open(META_NAME, Access::ReadDirect) {
-        Ok(file) => file,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Loaded::Lost),
-        Err(e) => return Err(e),
-    };
+    let Some(file) = if_there(storage.open(META_NAME, Access::ReadDirect))? else { return Ok(Loaded::Lost) };
     let read = [read_slot(file.as_ref(), 0)?, read_slot(file.as_ref(), 1)?];
     let slots: Vec<_> = read.iter().map(|s| s.as_ref().map_or(Err(MetaError::Damaged), |b| Meta::decode(b))).collect();
     if let Some(Err(newer @ MetaError::Newer { .. })) = slots.iter().find(|s| matches!(s, Err(MetaError::Newer { .. })))
@@ -77,13 +74,8 @@ pub(crate) fn load(storage: &dyn Storage) -> io::Result<Loaded> {
 /// The bytes of one slot, or that the device does not give them.
 type Slot = Result<IoBuf, io::Error>;
 
-/// Asked for thrice: some errors pass.
 fn read_slot(file: &dyn File, slot: u64) -> io::Result<Slot> {
-    let read = || {
-        let (buf, read) = file.read_at(IoBuf::with_capacity(SLOT), slot * SLOT as u64, SLOT);
-        read.map(|()| buf)
-    };
-    match read().or_else(|_| read()).or_else(|_| read()) {
+    match read_thrice(file, slot * SLOT as u64, SLOT) {
         Err(e) if !is_bad_place(&e) => Err(e),
         slot => Ok(slot),
     }
@@ -96,25 +88,9 @@ impl MetaFile {
     /// Error of the kernel.
     pub(crate) fn create(storage: &dyn Storage, log_id: [u8; 16], created_ns: i64) -> io::Result<Self> {
         // Left by a start that was cut before it had made anything else: nothing in it counts.
-        match storage.remove(META_NAME) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-            _ => {}
-        }
-        let meta = Meta {
-            generation: 1,
-            log_id,
-            clean: false,
-            latched: false,
-            lowest_segment: 0,
-            lowest_offset: 0,
-            highest_segment: NONE,
-            created_ns,
-            least_epoch: 0,
-            proof: None,
-            lost: Vec::new(),
-            epochs: vec![EpochStart { epoch: 1, first_offset: 0 }],
-        };
-        Self::make(storage, meta)
+        if_there(storage.remove(META_NAME))?;
+        let epochs = vec![EpochStart { epoch: 1, first_offset: 0 }];
+        Self::make(storage, Meta { epochs, ..Meta::new(log_id, created_ns) })
     }
 
     /// Makes the file, which must not be there, with this in it.
@@ -165,7 +141,7 @@ impl MetaFile {
 
     /// Its content now.
     pub(crate) fn get(&self) -> Meta {
-        self.said.read().unwrap_or_else(PoisonError::into_inner).clone()
+        unpoisoned(self.said.read()).clone()
     }
 
     /// Changes it, durably.
@@ -180,7 +156,7 @@ impl MetaFile {
         inner.unsure = true;
         inner.write(&meta)?;
         inner.unsure = false;
-        *self.said.write().unwrap_or_else(PoisonError::into_inner) = meta.clone();
+        *unpoisoned(self.said.write()) = meta.clone();
         inner.meta = meta;
         inner.next_slot = 1 - inner.next_slot;
         Ok(())
@@ -209,7 +185,7 @@ impl MetaFile {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.inner.lock())
     }
 }
 

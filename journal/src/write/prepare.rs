@@ -16,21 +16,14 @@ use std::sync::Arc;
 
 use crate::bulk::{Engine, Options};
 use crate::env::Env;
-use crate::faults::{self, Fault};
 use crate::format::batch::BatchHeader;
 use crate::format::segment::{self, Former, SegmentHeader};
 use crate::format::segment_name;
-use crate::io::{Access, Durability, File, IoBuf, TakeOver, Witness, is_bad_place};
+use crate::io::{Access, Durability, File, IoBuf, TakeOver, Witness, if_there, is_bad_place, read_once};
 use crate::sync::atomic::Ordering;
 use crate::write::segment_file;
 
 const CHUNK: usize = 1 << 20;
-
-/// A segment that waits to be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Prepared {
-    pub(crate) header: SegmentHeader,
-}
 
 /// Method that makes a segment's space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +69,10 @@ pub(crate) fn lacks(env: &Env, number: u64, refused: bool) -> Option<String> {
     }
 }
 
+fn open_alone(env: &Env, number: u64, access: Access) -> io::Result<Arc<dyn File>> {
+    segment_file::open_alone(env.storage.as_ref(), number, access, &env.observer)
+}
+
 fn write_access(env: &Env) -> Access {
     if env.config.policy.is_cached() { Access::WriteCached } else { Access::WriteDirect }
 }
@@ -87,7 +84,7 @@ fn write_access(env: &Env) -> Access {
 pub(crate) fn new_header(env: &Env, number: u64, epoch: u32, former: Option<Former>) -> io::Result<SegmentHeader> {
     loop {
         let header = draw_header(env, number, epoch, former)?;
-        if header.former_seed() != Some(header.seed()) || env.config.faults.has(Fault::RecycledNotDistinguished) {
+        if header.former_seed() != Some(header.seed()) {
             return Ok(header);
         }
     }
@@ -95,16 +92,8 @@ pub(crate) fn new_header(env: &Env, number: u64, epoch: u32, former: Option<Form
 
 fn draw_header(env: &Env, number: u64, epoch: u32, former: Option<Former>) -> io::Result<SegmentHeader> {
     let mut salt = [0; 8];
-    if !env.config.faults.has(Fault::SaltNotUsed) {
-        env.clock.fill_random(&mut salt)?;
-    }
-    if let (true, Some(former)) = (env.config.faults.has(Fault::RecycledNotDistinguished), former) {
-        salt = faults::salt_of_former(&env.meta.get().log_id, number, former).to_le_bytes();
-    }
+    env.clock.fill_random(&mut salt)?;
     Ok(SegmentHeader {
-        compatible: 0,
-        read_only_compatible: 0,
-        incompatible: 0,
         log_id: env.meta.get().log_id,
         number,
         epoch,
@@ -114,6 +103,7 @@ fn draw_header(env: &Env, number: u64, epoch: u32, former: Option<Former>) -> io
         created_ns: env.clock.real_ns(),
         capacity: env.config.segment_bytes,
         former,
+        ..SegmentHeader::default()
     })
 }
 
@@ -134,22 +124,17 @@ pub(crate) fn make(
     epoch: u32,
     space: Space,
     throttle: &mut dyn FnMut(u64) -> bool,
-) -> io::Result<Option<Prepared>> {
+) -> io::Result<Option<SegmentHeader>> {
     let name = segment_name(number);
     env.meta.settle()?;
-    match env.storage.remove(&name) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-        _ => {}
-    }
+    if_there(env.storage.remove(&name))?;
     let file = segment_file::create(env.storage.as_ref(), &name, Access::WriteDirect)?;
-    match fill(env, &file, number, epoch, space, throttle) {
-        Ok(Some(header)) => Ok(Some(Prepared { header })),
-        other => {
-            // Half a segment is useless, and it takes the space that appends wait for.
-            let _ = env.storage.remove(&name);
-            other.map(|_| None)
-        }
+    let made = fill(env, &file, number, epoch, space, throttle);
+    if !matches!(made, Ok(Some(_))) {
+        // Half a segment is useless, and it takes the space that appends wait for.
+        let _ = env.storage.remove(&name);
     }
+    made
 }
 
 fn fill(
@@ -245,7 +230,7 @@ pub(crate) fn reuse(
     bytes: u64,
     (number, epoch): (u64, u32),
     throttle: &mut dyn FnMut(u64) -> bool,
-) -> Result<Prepared, NotReused> {
+) -> Result<SegmentHeader, NotReused> {
     let (old, new) = (segment_name(from), segment_name(number));
     let missing = env.config.segment_bytes.saturating_sub(bytes);
     if env.storage.space()?.free < missing + env.config.reserve_free {
@@ -259,7 +244,7 @@ pub(crate) fn reuse(
         return Err(NotReused::Seen(witness));
     }
     match refill(env, &new, bytes, (number, epoch), former, throttle) {
-        Ok(Some(header)) => Ok(Prepared { header }),
+        Ok(Some(header)) => Ok(header),
         other => {
             let _ = env.storage.remove(&new);
             Err(other.map_or_else(NotReused::Io, |_| NotReused::Hurried))
@@ -271,9 +256,8 @@ pub(crate) fn reuse(
 fn former_of(env: &Env, from: u64, bytes: u64) -> Result<Former, NotReused> {
     let block = env.storage.block_size();
     let file = env.storage.open(&segment_name(from), Access::ReadDirect)?;
-    let (buf, read) = file.read_at(IoBuf::with_capacity(block as usize), 0, block as usize);
-    read?;
-    let header = SegmentHeader::decode(&buf).map_err(|_| NotReused::Damaged)?;
+    let first = read_once(file.as_ref(), 0, block as usize)?;
+    let header = SegmentHeader::decode(&first).map_err(|_| NotReused::Damaged)?;
     let ours = header.number == from && header.log_id == env.meta.get().log_id && header.block_size == block;
     match ours && bytes.is_multiple_of(u64::from(block)) && file.len()? == bytes {
         true => Ok(Former { number: from, salt: header.salt }),
@@ -301,7 +285,7 @@ fn refill(
 
 /// Makes the segment's name durable.
 fn sync_folder(env: &Env) -> io::Result<()> {
-    if env.config.faults.has(Fault::FolderNeverSynced) { Ok(()) } else { env.storage.sync_dir("") }
+    env.storage.sync_dir("")
 }
 
 /// Opens a prepared segment for writing: one file description for each write in flight and one for syncs, each with
@@ -309,20 +293,14 @@ fn sync_folder(env: &Env) -> io::Result<()> {
 ///
 /// # Errors
 /// Error of the kernel.
-pub(crate) fn open(env: &Env, prepared: &Prepared, epoch: u32) -> io::Result<(SegmentHeader, Vec<Arc<dyn File>>)> {
-    let mut header = prepared.header.clone();
+pub(crate) fn open(env: &Env, prepared: &SegmentHeader, epoch: u32) -> io::Result<(SegmentHeader, Vec<Arc<dyn File>>)> {
+    let mut header = prepared.clone();
     let name = segment_name(header.number);
     if header.epoch != epoch {
         header = new_header(env, header.number, epoch, header.former)?;
         // The preparing process may be dead. Then its header may still be on the way to the disk, its size and name
         // not durable, and its mode that of a segment about to be sealed.
-        let file = segment_file::open_alone(
-            env.storage.as_ref(),
-            header.number,
-            Access::WriteDirect,
-            &env.observer,
-            env.config.faults,
-        )?;
+        let file = open_alone(env, header.number, Access::WriteDirect)?;
         env.storage.set_sealed_mode(&name, false)?;
         write_header(file.as_ref(), &header)?;
         file.sync_all()?;
@@ -343,26 +321,15 @@ pub(crate) fn open_all(env: &Env, number: u64) -> io::Result<Vec<Arc<dyn File>>>
 ///
 /// # Errors
 /// Error of the kernel.
-pub(crate) fn find_left_over(env: &Env, number: u64) -> io::Result<Option<Prepared>> {
-    let file = match segment_file::open_alone(
-        env.storage.as_ref(),
-        number,
-        Access::ReadDirect,
-        &env.observer,
-        env.config.faults,
-    ) {
-        Ok(file) => file,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(e),
-    };
+pub(crate) fn find_left_over(env: &Env, number: u64) -> io::Result<Option<SegmentHeader>> {
+    let Some(file) = if_there(open_alone(env, number, Access::ReadDirect))? else { return Ok(None) };
     let block = env.storage.block_size();
-    let (buf, read) = file.read_at(IoBuf::with_capacity(block as usize), 0, block as usize);
-    match read {
+    let first = match read_once(file.as_ref(), 0, block as usize) {
         // It was never put to use, so it holds nothing: another is made.
         Err(e) if is_bad_place(&e) => return Ok(None),
-        other => other?,
-    }
-    let Ok(header) = SegmentHeader::decode(&buf) else { return Ok(None) };
+        first => first?,
+    };
+    let Ok(header) = SegmentHeader::decode(&first) else { return Ok(None) };
     let fits = header.capacity == env.config.segment_bytes
         && file.len()? == header.capacity
         && header.block_size == block
@@ -370,15 +337,15 @@ pub(crate) fn find_left_over(env: &Env, number: u64) -> io::Result<Option<Prepar
         && header.log_id == env.meta.get().log_id
         && is_untouched(file.as_ref(), &header);
     // Epoch 0 is never in force: the header is replaced before use, with a new salt, whichever process prepared it.
-    Ok(fits.then_some(Prepared { header: SegmentHeader { epoch: 0, ..header } }))
+    Ok(fits.then_some(SegmentHeader { epoch: 0, ..header }))
 }
 
 /// True if the place of its first batch is as it was when it was prepared: then it never held one.
 fn is_untouched(file: &dyn File, header: &SegmentHeader) -> bool {
     let pos = u64::from(header.block_size);
-    let (block, read) = file.read_at(IoBuf::with_capacity(pos as usize), pos, pos as usize);
+    let Ok(block) = read_once(file, pos, pos as usize) else { return false };
     let of_former = || header.former_seed().is_some_and(|seed| BatchHeader::decode(&block, &seed, pos).is_some());
-    read.is_ok() && (block.iter().all(|b| *b == 0) || of_former())
+    block.iter().all(|b| *b == 0) || of_former()
 }
 
 /// Bytes of the header block, which callers reserve.

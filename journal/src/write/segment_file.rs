@@ -17,7 +17,6 @@ use std::io;
 use std::sync::Arc;
 
 use crate::env::{Event, Observer};
-use crate::faults::{Fault, Faults};
 use crate::io::{Access, File, LatchedFile, Lock, Storage};
 
 /// Opens a segment to write to it. Another writer to another part of it has its own description.
@@ -42,16 +41,15 @@ pub(crate) fn open_alone(
     number: u64,
     access: Access,
     observer: &Observer,
-    faults: Faults,
 ) -> io::Result<Arc<dyn File>> {
     let file = storage.open(&crate::format::segment_name(number), access)?;
-    lock_alone(file.as_ref(), number, observer, faults)?;
+    lock_alone(file.as_ref(), number, observer)?;
     Ok(Arc::new(LatchedFile::new(file)))
 }
 
 /// Waits until no other process writes to a segment, and reports a wait that is not over at once.
-pub(crate) fn lock_alone(file: &dyn File, number: u64, observer: &Observer, faults: Faults) -> io::Result<()> {
-    if faults.has(Fault::LockNotTaken) || file.try_lock(Lock::Exclusive)? {
+pub(crate) fn lock_alone(file: &dyn File, number: u64, observer: &Observer) -> io::Result<()> {
+    if file.try_lock(Lock::Exclusive)? {
         return Ok(());
     }
     observer(&Event::WaitsForWrites { segment: number, over: false });

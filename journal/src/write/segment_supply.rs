@@ -5,7 +5,7 @@
 
 use crate::clock::Moment;
 use crate::error::AppendError;
-use crate::write::prepare::Prepared;
+use crate::format::segment::SegmentHeader;
 
 /// First pause before a segment is opened again after an error, doubled to the last.
 const OPEN_RETRY_NS_MIN: u64 = 1_000_000_000;
@@ -23,18 +23,18 @@ pub(crate) struct SpaceNews {
 
 /// The segments that appends may still go into.
 pub(crate) struct SegmentSupply {
-    prepared: Option<Prepared>,
+    prepared: Option<SegmentHeader>,
     /// The running job has the segment that it opens: prepared, or claimed from [`Self::free_segments`].
-    coming: bool,
+    pub(super) coming: bool,
     /// Number of further segments that the disk has room for beside the prepared one, as last seen, without those
     /// claimed since.
     free_segments: u64,
     /// Value last published: no segment is prepared, and there is no room for one.
-    space_low: bool,
+    pub(super) space_low: bool,
     /// Value last reported to the operator. A rotation that finds no room detects it first, but does not report it.
     space_reported: bool,
-    /// An append was refused because no segment is available behind the active one.
-    refused: bool,
+    /// An append was refused because no segment is available behind the active one, and none was opened since.
+    pub(super) refused: bool,
     open_retry_ns: u64,
     /// Reason why the next segment could not be opened, except lack of room; and the pause before the next attempt.
     unopened: Option<String>,
@@ -65,12 +65,7 @@ impl SegmentSupply {
         prepared + if self.unopened.is_some() { 0 } else { self.free_segments }
     }
 
-    /// True if the last look found no segment and no room for one.
-    pub(super) fn is_low(&self) -> bool {
-        self.space_low
-    }
-
-    pub(super) fn is_prepared(&self) -> bool {
+    pub(crate) fn is_prepared(&self) -> bool {
         self.prepared.is_some()
     }
 
@@ -79,13 +74,8 @@ impl SegmentSupply {
         !std::mem::replace(&mut self.refused, true)
     }
 
-    /// True if an append was refused, and no further segment was opened since.
-    pub(super) fn has_refused(&self) -> bool {
-        self.refused
-    }
-
     /// Takes the next segment for a job: the prepared one, or one that is still to be made.
-    pub(super) fn claim(&mut self) -> Option<Prepared> {
+    pub(super) fn claim(&mut self) -> Option<SegmentHeader> {
         let prepared = self.prepared.take();
         self.coming = prepared.is_some();
         if !self.coming && self.unopened.is_none() && self.free_segments > 0 {
@@ -95,12 +85,12 @@ impl SegmentSupply {
     }
 
     /// Takes the prepared segment for a recovery, which opens it or makes its own.
-    pub(super) fn take_prepared(&mut self) -> Option<Prepared> {
+    pub(super) fn take_prepared(&mut self) -> Option<SegmentHeader> {
         self.prepared.take()
     }
 
     /// Takes a segment back from a job that failed, or one that an earlier run had prepared.
-    pub(super) fn put_back(&mut self, prepared: Option<Prepared>) {
+    pub(crate) fn put_back(&mut self, prepared: Option<SegmentHeader>) {
         self.prepared = prepared;
     }
 
@@ -113,7 +103,7 @@ impl SegmentSupply {
     }
 
     /// Reason why the next segment cannot be opened, except lack of room.
-    pub(super) fn unopened(&self) -> Option<String> {
+    pub(crate) fn unopened(&self) -> Option<String> {
         self.unopened.clone()
     }
 
@@ -148,7 +138,7 @@ impl SegmentSupply {
     }
 
     /// Takes a segment that was made ready.
-    pub(super) fn made(&mut self, prepared: Prepared) {
+    pub(super) fn made(&mut self, prepared: SegmentHeader) {
         self.prepared = Some(prepared);
         self.unopened = None;
         self.free_segments = self.free_segments.saturating_sub(1);
@@ -175,11 +165,5 @@ impl SegmentSupply {
             self.open_retry_ns = 0;
         }
         SpaceNews { changed, report }
-    }
-
-    /// As if a rotation into the last segment that there is room for were under way.
-    #[cfg(test)]
-    pub(super) fn begin_coming(&mut self) {
-        self.coming = true;
     }
 }

@@ -3,13 +3,12 @@
 //! Invariants: a sequence of a producer is stored once. A producer belongs to its owner while it is connected and while
 //! it is remembered. A forgotten producer is answered only when the log durably contains its tombstone.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use super::producer::{ProducerId, ProducerState, ProducerTable, Verdict, counted_under};
 use super::tombstones::Tombstones;
 use crate::clock::Moment;
 use crate::error::AppendError;
-use crate::faults::{Fault, Faults};
 use crate::format::chunk::ChunkHeader;
 use crate::format::footer::ProducerEntry;
 use crate::format::tombstone::Tombstone;
@@ -28,7 +27,7 @@ pub(super) enum Stands {
 
 /// The sessions of a producer. It may have stored nothing yet, and be in no table: then its owner is known from here.
 #[derive(Debug)]
-struct Connected {
+pub(super) struct Connected {
     owner: u64,
     /// The owner whose share it counts in.
     counted: u64,
@@ -42,20 +41,12 @@ pub(crate) struct Sequencer {
     producers: ProducerTable,
     /// Forgotten producers, until the log contains their tombstones.
     pub(super) tombstones: Tombstones,
-    connected: HashMap<ProducerId, Connected>,
-    connected_set: HashSet<ProducerId>,
-    faults: Faults,
+    pub(super) connected: HashMap<ProducerId, Connected>,
 }
 
 impl Sequencer {
-    pub(super) fn new(producers: ProducerTable, faults: Faults) -> Self {
-        Self {
-            producers,
-            tombstones: Tombstones::default(),
-            connected: HashMap::new(),
-            connected_set: HashSet::new(),
-            faults,
-        }
+    pub(super) fn new(producers: ProducerTable) -> Self {
+        Self { producers, tombstones: Tombstones::default(), connected: HashMap::new() }
     }
 
     /// The table of producers.
@@ -95,7 +86,7 @@ impl Sequencer {
     /// Makes room in the table for a newcomer, before it gets an offset.
     #[cold]
     pub(super) fn evict(&mut self, received: u64, now: Moment) {
-        for producer in self.producers.make_room(now, &self.connected_set) {
+        for producer in self.producers.make_room(now, &self.connected) {
             self.tombstones.push(Tombstone { producer, below: received });
         }
     }
@@ -107,18 +98,16 @@ impl Sequencer {
                 return Err(AppendError::NotOwner);
             }
             let current = connected.epoch;
-            if current > header.producer_epoch && !self.faults.has(Fault::FenceIgnored) {
+            if current > header.producer_epoch {
                 return Err(AppendError::Fenced { current });
             }
         }
         let counted = self.counted(&header.producer, header.owner);
-        match self.producers.check(header, gap, counted, now, &self.connected_set) {
+        match self.producers.check(header, gap, counted, now, &self.connected) {
             Verdict::Fresh => Ok(Stands::InLine),
             Verdict::First if self.tombstones.holds(&header.producer) => Err(AppendError::Forgetting),
             Verdict::First => Ok(Stands::First),
-            Verdict::Duplicate { .. } if self.faults.has(Fault::ResendStoredTwice) => Ok(Stands::InLine),
             Verdict::Duplicate { first_offset } => Ok(Stands::Stored(first_offset)),
-            Verdict::Fenced { .. } if self.faults.has(Fault::FenceIgnored) => Ok(Stands::InLine),
             Verdict::Fenced { current } => Err(AppendError::Fenced { current }),
             Verdict::NotOwner => Err(AppendError::NotOwner),
             Verdict::Gap { expected } => Err(AppendError::Gap { expected }),
@@ -187,7 +176,6 @@ impl Sequencer {
         let connected = self.connected.entry(*id).or_insert(Connected { owner, counted, sessions: 0, epoch });
         connected.sessions += 1;
         connected.epoch = connected.epoch.max(epoch);
-        self.connected_set.insert(*id);
         self.producers.raise_epoch(id, epoch);
         Ok(())
     }
@@ -207,18 +195,10 @@ impl Sequencer {
             return false;
         }
         self.connected.remove(id);
-        self.connected_set.remove(id);
         if !forget || !self.producers.forget(id) {
             return false;
         }
         self.tombstones.push(Tombstone { producer: *id, below: received })
-    }
-
-    /// Producers that are connected.
-    #[cfg(test)]
-    pub(super) fn connected_len(&self) -> usize {
-        assert_eq!(self.connected.len(), self.connected_set.len());
-        self.connected.len()
     }
 }
 

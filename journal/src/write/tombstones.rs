@@ -16,18 +16,18 @@ use crate::write::producer::ProducerId;
 /// Number of tombstones that is worth a separate write.
 const TOMBSTONES_DUE_MIN: usize = 64;
 /// Most tombstones in one batch.
-pub(super) const TOMBSTONES_PER_BATCH_MAX: usize = 256;
+const TOMBSTONES_PER_BATCH_MAX: usize = 256;
 /// Limit of tombstones that are written but unsynced, under a policy that does not sync: above it a sync runs.
-pub(super) const UNSYNCED_TOMBSTONES_MAX: usize = 4096;
+const UNSYNCED_TOMBSTONES_MAX: usize = 4096;
 
 /// Waiting tombstones, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Tombstones {
-    pub(super) all: VecDeque<Tombstone>,
+    all: VecDeque<Tombstone>,
     /// Number of the oldest that are written but not synced.
-    pub(super) written: usize,
+    written: usize,
     /// Number of the oldest that are in the running write.
-    pub(super) in_write: usize,
+    in_write: usize,
     /// Number of the oldest that the running footer leaves out.
     in_footer: usize,
     /// A caller waits for one.
@@ -66,6 +66,20 @@ impl Tombstones {
     pub(super) fn are_due(&self) -> bool {
         let many = self.all.len() - self.written >= TOMBSTONES_DUE_MIN || self.all.len() > UNSYNCED_TOMBSTONES_MAX;
         self.in_write == 0 && (many || (self.wanted && !self.all.is_empty()))
+    }
+
+    /// The next batch of them, and `true` if it is synced. It may be empty.
+    pub(super) fn next(&self, submitted_end: u64, syncs: bool) -> (Vec<Tombstone>, bool) {
+        let synced = syncs || self.wanted || self.all.len() > UNSYNCED_TOMBSTONES_MAX;
+        let written = if synced { 0 } else { self.written };
+        // The next segment may hold waiting records of a forgotten producer: then that segment needs the tombstone.
+        let ripe = self.all.iter().take_while(|t| t.below <= submitted_end);
+        (ripe.skip(written).take(TOMBSTONES_PER_BATCH_MAX).copied().collect(), synced)
+    }
+
+    /// Notes that the write of that batch has begun.
+    pub(super) fn begin(&mut self, count: usize, synced: bool) {
+        self.in_write = count + if synced { 0 } else { self.written };
     }
 
     /// Notes that the write with the tombstones is done.

@@ -153,7 +153,7 @@ fn who_only_looks_writes_nothing() {
     assert_eq!(handed_over(), Some(before + 4));
 }
 
-/// What gathers while a write is under way may be more than a segment holds. Behind the end of a segment there is no
+/// The open batch may be more than a segment holds, after a write. Behind the end of a segment there is no
 /// space that was prepared, so that a range sync would keep nothing there.
 #[test]
 fn no_segment_grows_beyond_its_size() {

@@ -29,7 +29,7 @@ fn a_reader_behind_retention_is_given_the_gap() {
         std::thread::sleep(Duration::from_millis(10));
     }
     let mut reader = journal.reader(0, Level::Durable);
-    // Retention goes on meanwhile: the gap may be told in several pieces, each where the last one ended.
+    // Retention goes on meanwhile: the gap may be reported in several pieces, each where the last one ended.
     let mut end = 0;
     let batch = loop {
         match reader.next_batch() {

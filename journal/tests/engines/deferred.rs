@@ -1,4 +1,4 @@
-//! Writes that are owed: who makes them, and that nobody is forgotten.
+//! Deferred writes: who makes them, and that no append is forgotten.
 
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -28,8 +28,8 @@ fn who_holds_a_deferred_write_makes_it() {
         world.until("the next segment", |w| w.journal.status().prepared);
         let begun = || world.writes.by.lock().unwrap().clone();
         let (mut buffer, mut first, mut second) = (WriteBuffer::default(), Vec::new(), Vec::new());
-        // A thread of the journal that is awake for something else may come first, now and then; one vouches for a log that
-        // was idle for as long as this thread was not run, perhaps. Those rows are not counted.
+        // A thread of the journal that is awake for something else may come first, now and then; one writes a commit marker
+        // if the log was idle while this thread was not run, perhaps. Those rows are not counted.
         let (mut here, mut sequence) = (0, 0);
         while here < 10 {
             assert!(sequence < 200, "{wish:?}: {here} of {sequence} were written here alone");
@@ -82,7 +82,7 @@ fn a_write_that_is_worth_a_thread_is_not_deferred() {
     assert!(world.journal.close(TEST_TIMEOUT));
 }
 
-/// While one is in a slow write, what gathers behind it is owed by nobody, and written beside it all the same.
+/// While one thread is in a slow write, the batch behind it is deferred to nobody, and written beside it all the same.
 #[test]
 fn a_slow_deferred_write_holds_up_nobody_else() {
     let world = World::new(EngineWish::Blocking);
@@ -102,7 +102,7 @@ fn a_slow_deferred_write_holds_up_nobody_else() {
     assert!(world.journal.close(TEST_TIMEOUT));
 }
 
-/// What gathered during the write is owed again, one job at a time.
+/// The batch that grew during the write is deferred again, one job at a time.
 #[test]
 fn what_came_meanwhile_is_deferred_again() {
     let world = World::new(EngineWish::Blocking);
@@ -136,7 +136,7 @@ fn a_deferred_write_that_fails_latches_and_is_recovered() {
     let (accepted, deferred) = deferring(&world, 0, 0, &payload(0, 0));
     world.broken.store(true, Ordering::SeqCst);
     assert!(deferred.unwrap().write(&mut WriteBuffer::default()).is_none());
-    world.until("the failure is told", |w| w.journal.watermarks().failures > accepted.failures);
+    world.until("the failure is published", |w| w.journal.watermarks().failures > accepted.failures);
     world.broken.store(false, Ordering::SeqCst);
     world.until("it recovers", |w| w.journal.watermarks().accepting == clad_journal::Accepting::Yes);
     assert!(world.journal.close(TEST_TIMEOUT));

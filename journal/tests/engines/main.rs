@@ -34,7 +34,7 @@ fn open(dir: &Path, wish: EngineWish, in_flight: usize) -> (Arc<OsStorage>, Arc<
     let fallbacks = Arc::new(Mutex::new(Vec::new()));
     let its = fallbacks.clone();
     let on_fallback = Arc::new(move |f: &Fallback| its.lock().unwrap().push(f.clone()));
-    let options = EngineOptions { wish, in_flight, write_bytes: 1 << 20, on_fallback };
+    let options = EngineOptions { wish, in_flight, on_fallback };
     let block = device::discover(dir).block_size;
     (Arc::new(OsStorage::open_with(dir, block, true, &options).unwrap()), fallbacks)
 }

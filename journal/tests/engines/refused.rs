@@ -73,7 +73,7 @@ fn journal_without(dir: &Path, config: JournalConfig) -> (Journal, Vec<Fallback>
     let journal = Journal::open_dir(dir, config, observer).unwrap();
     (0..5).for_each(|i| append(&journal, i));
     let fallbacks = fallbacks.lock().unwrap().clone();
-    assert_eq!(journal.status().engine.fallbacks, fallbacks, "what was told is what the status says");
+    assert_eq!(journal.status().engine.fallbacks, fallbacks, "what was reported is what the status says");
     (journal, fallbacks)
 }
 
@@ -139,8 +139,8 @@ fn a_write_that_cannot_sync_itself_is_followed_by_a_sync() {
     });
 }
 
-/// Which calls a write makes, told by the errors of those that are refused: a sync that does nothing is found without a
-/// device to count on.
+/// Calls that a write makes, found by the errors of those that are refused: a sync that does nothing is found without
+/// a device to count on.
 #[test]
 fn a_synced_write_is_synced_by_the_kernel_and_others_are_not() {
     let (synced, data, all) = (libc::SYS_pwritev2, libc::SYS_fdatasync, libc::SYS_fsync);
@@ -182,14 +182,15 @@ fn file_again(dir: &Path) -> LatchedFile {
 
 const CHILD: &str = "CLAD_ENGINES_MEMLOCK_CHILD";
 
-/// Little memory that may be locked, as an ordinary user has it in a container: the buffers are used unregistered.
+/// Little memory that may be locked, as an ordinary user has it in a container, is enough for a ring: only the ring itself
+/// counts, and not with every kernel.
 #[test]
-fn buffers_that_cannot_be_registered_are_used_as_they_are() {
+fn little_memory_that_may_be_locked_is_enough_for_a_ring() {
     if std::env::var_os(CHILD).is_some() {
         return with_little_memlock();
     }
     let ran = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "refused::buffers_that_cannot_be_registered_are_used_as_they_are", "--nocapture"])
+        .args(["--exact", "refused::little_memory_that_may_be_locked_is_enough_for_a_ring", "--nocapture"])
         .env(CHILD, "1")
         .output()
         .unwrap();
@@ -215,11 +216,8 @@ fn with_little_memlock() {
     set_capabilities(None, none).unwrap();
     let dir = folder();
     let (storage, fallbacks) = open(dir.path(), EngineWish::Uring, 2);
-    let fallbacks = fallbacks.lock().unwrap().clone();
-    assert_eq!(fallbacks.iter().map(|f| f.reason).collect::<Vec<_>>(), [FallbackReason::Memlock], "{fallbacks:?}");
-    assert!(fallbacks[0].text.contains("LimitMEMLOCK="), "{}", fallbacks[0].text);
-    let ring = storage.ring().expect("a ring without registered buffers");
-    assert!(!ring.is_registered());
+    assert_eq!(*fallbacks.lock().unwrap(), []);
+    let ring = storage.ring().expect("a ring");
     let file = storage.create("a", Access::WriteDirect).unwrap();
     let ticket = clad_journal::io::uring::Ticket::default();
     let fill = |mut buf: IoBuf| {

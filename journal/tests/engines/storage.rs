@@ -90,7 +90,7 @@ fn writes_of_all_sizes_are_found_at_their_places() {
     in_every_way(|b| {
         let file = b.create("a");
         let mut expected = vec![0; 8 << 20];
-        // Descending, so that none extends the file behind another; up to more than any registered buffer holds.
+        // Descending, so that none extends the file behind another.
         let sizes = [3 << 20, (1 << 20) + BLOCK, 1 << 20, 64 << 10, 2 * BLOCK, BLOCK];
         let mut at = expected.len();
         for (i, size) in sizes.into_iter().enumerate() {
@@ -205,7 +205,7 @@ fn a_ring_that_rests_does_not_wake() {
     assert!(before <= 8, "{before} wake-ups for one operation");
 }
 
-/// Asked only when there is a reason to, and told of nothing twice.
+/// Asked only when there is a reason to, and nothing is reported to it twice.
 #[test]
 fn a_source_is_asked_when_it_is_woken_and_when_an_operation_ends() {
     struct Counting {

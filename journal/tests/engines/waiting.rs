@@ -1,5 +1,5 @@
-//! Threads that append, make the write that they owe, and wait: what they are told, and that the journal's own threads keep
-//! the time. (Who writes: `deferred`.)
+//! Threads that append, make the deferred write, and wait: the results that they get, and that the journal's own threads
+//! keep the time. (Who writes: `deferred`.)
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -35,7 +35,7 @@ pub(crate) fn append_deferred(
     (answer.expect("an answer"), outcome.deferred_write)
 }
 
-/// Appends one thing after the other, as a thread of the daemon does: it makes the write that it owes, and waits.
+/// Appends one thing after the other, as a thread of the daemon does: it makes the deferred write, and waits.
 pub(crate) struct Waiting<'a> {
     journal: &'a Journal,
     buffer: WriteBuffer,
@@ -107,7 +107,7 @@ pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Every append of every producer, once, in its order; with the offsets that were told.
+/// Every append of every producer, once, in its order; with the offsets of its receipts.
 pub(crate) fn check(journal: &Journal, producers: u8, offsets: &[Vec<u64>]) {
     let mut next = vec![0; usize::from(producers)];
     let mut reader = journal.reader(0, Level::Durable);
@@ -162,7 +162,7 @@ fn many_threads_at_every_level_over_rotations() {
         world.until("durable", |w| w.journal.watermarks().durable == u64::from(THREADS) * 300);
         assert!(world.count(|e| matches!(e, Event::Sealed { .. })) > 0, "{wish:?}: nothing was rotated");
         check(&world.journal, THREADS, &offsets);
-        // What is there already is told where, at its level.
+        // What is there already is answered with its place, at its level.
         let payload = payload(5, 298);
         let again = Waiting::on(&world.journal).append(append(5, 298, Level::Durable, &payload)).unwrap();
         assert!(again.duplicate && again.first_offset == offsets[5][298], "{wish:?}");
@@ -170,7 +170,7 @@ fn many_threads_at_every_level_over_rotations() {
     }
 }
 
-/// While one thread is in a slow write, what gathers behind it is due for a write of its own after `max_delay`: somebody
+/// While one thread is in a slow write, the batch behind it is due for a write of its own after `max_delay`: somebody
 /// has kept the time, though the one that is next to wake by itself would do so in an hour.
 #[test]
 fn a_slow_write_holds_up_nobody_else() {
@@ -204,13 +204,13 @@ fn a_slow_write_holds_up_nobody_else() {
     assert!(world.journal.close(TEST_TIMEOUT));
 }
 
-/// Waits until so many writes were made, the last of them a vouch, by whomever.
+/// Waits until so many writes were made, the last of them a commit marker, by any thread.
 fn wait_commit_marker(world: &World, writes: u64) {
     let by_ring = || world.storage.ring().map_or(0, Ring::begun);
-    until("the vouch", || world.writes.by.lock().unwrap().len() as u64 + by_ring() == writes);
+    until("the commit marker", || world.writes.by.lock().unwrap().len() as u64 + by_ring() == writes);
 }
 
-/// An idle log vouches for its end, though none of the journal's own threads has written, and all were asleep for good.
+/// An idle log gets a commit marker, though none of the journal's own threads has written, and all slept for good.
 #[test]
 fn an_idle_log_writes_a_commit_marker() {
     for wish in ENGINES {
@@ -288,7 +288,7 @@ fn the_end_is_reported_to_who_waits_and_waits_for_who_writes() {
     }
 }
 
-/// An end that is given up is told as well, though the disk never answered.
+/// An abandoned end is reported as well, though the disk never answered.
 #[test]
 fn an_abandoned_close_is_reported_to_who_waits() {
     let world = World::new(EngineWish::Blocking);

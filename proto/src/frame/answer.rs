@@ -12,10 +12,9 @@
 
 use super::{
     control::{self, Fields},
-    decoder::RawFrame,
     error_body,
-    handshake::level,
     header::{FrameError, FrameHeader, FrameType},
+    raw::RawFrame,
 };
 use crate::{
     checksum::crc32c,
@@ -137,7 +136,7 @@ impl Watermark {
     pub(super) fn decode(mut fields: Fields<'_>) -> Result<Self, FrameError> {
         let request_id = fields.request_id;
         let (offset, epoch_first_offset, epoch) = (fields.u64()?, fields.u64()?, fields.u32()?);
-        let level = level(&mut fields)?;
+        let level = fields.level()?;
         fields.reserved::<3>()?;
         fields.end()?;
         Ok(Self { request_id, epoch, epoch_first_offset, level, offset })

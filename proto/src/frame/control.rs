@@ -3,6 +3,7 @@
 use super::header::{FrameError, FrameHeader, FrameType};
 use crate::{
     checksum::crc32c,
+    level::AckLevel,
     limits::{BODY_CRC_BYTES, FRAME_HEADER_BYTES},
     wire::Reader,
 };
@@ -70,6 +71,10 @@ impl<'a> Fields<'a> {
     pub(super) fn u64(&mut self) -> Result<u64, FrameError> {
         let value = self.reader.u64();
         self.need(value)
+    }
+
+    pub(super) fn level(&mut self) -> Result<AckLevel, FrameError> {
+        AckLevel::from_code(self.u8()?).ok_or_else(|| self.error("unknown level"))
     }
 
     pub(super) fn id<T: From<[u8; 16]>>(&mut self) -> Result<T, FrameError> {

@@ -1,17 +1,17 @@
 //! From bytes to frames.
 //!
-//! [`peek`] looks at the front of a slice and allocates nothing: the daemon's ingest reads appends with it and copies
-//! payloads straight to where they will be written. [`FrameDecoder`] takes whole frames out of a buffer; payloads are
-//! slices of that buffer, not copies.
+//! [`FrameDecoder`] takes whole frames out of a buffer; payloads are slices of that buffer, not copies.
 
 use super::{
     answer::{Accepted, Refused, Watermark},
     append::Append,
+    bare,
     control::Fields,
     error_body::ErrorFrame,
     handshake::{Hello, Welcome},
-    header::{FrameError, FrameHeader, FrameType, KnownHeader, all_frames},
-    read::{CaughtUp, Flush, Gap, Read, ReadEnd},
+    header::{FrameError, FrameHeader, FrameType, all_frames},
+    raw::{RawFrame, peek},
+    read::{CaughtUp, Flush, Gap, Progress, Read, ReadEnd},
     records::Records,
     ring::{RingGiven, RingWanted},
 };
@@ -42,22 +42,7 @@ macro_rules! frames {
 }
 all_frames!(frames);
 
-/// A whole frame at the front of some bytes, its body not looked at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RawFrame<'a> {
-    /// Its header.
-    pub header: FrameHeader,
-    /// Its body.
-    pub body: &'a [u8],
-}
-
 impl RawFrame<'_> {
-    /// The number of bytes of the frame.
-    #[must_use]
-    pub const fn total_len(&self) -> usize {
-        FRAME_HEADER_BYTES + self.body.len()
-    }
-
     /// Decodes the body; a payload is copied.
     ///
     /// # Errors
@@ -68,40 +53,6 @@ impl RawFrame<'_> {
             _ => decode_control(self.header, self.body),
         }
     }
-}
-
-/// The frame at the front of some bytes; nothing while it is not whole.
-///
-/// # Errors
-/// When the bytes are not a frame, as soon as 16 of them say so.
-pub fn peek(bytes: &[u8], max_append_bytes: u32) -> Result<Option<RawFrame<'_>>, FrameError> {
-    let Some((head, rest)) = bytes.split_first_chunk::<FRAME_HEADER_BYTES>() else {
-        // A peer of another protocol gets the error at the first byte, not after 16 that may never come.
-        return match bytes.first() {
-            Some(&first) if first != super::MAGIC => Err(FrameError::BadMagic(first)),
-            _ => Ok(None),
-        };
-    };
-    let header = FrameHeader::decode(head, max_append_bytes)?;
-    Ok(rest.get(..header.body_len as usize).map(|body| RawFrame { header, body }))
-}
-
-/// As [`peek`], for a stream of frames: a header that is the same 16 bytes as the last good one was checked then. In a
-/// flood nearly all are.
-///
-/// # Errors
-/// As [`peek`].
-#[inline]
-pub fn peek_known<'a>(
-    bytes: &'a [u8],
-    max_append_bytes: u32,
-    known: &mut KnownHeader,
-) -> Result<Option<RawFrame<'a>>, FrameError> {
-    let Some((head, rest)) = bytes.split_first_chunk::<FRAME_HEADER_BYTES>() else {
-        return peek(bytes, max_append_bytes);
-    };
-    let header = FrameHeader::decode_known(head, max_append_bytes, known)?;
-    Ok(rest.get(..header.body_len as usize).map(|body| RawFrame { header, body }))
 }
 
 /// Takes frames out of a buffer of received bytes.
@@ -181,6 +132,7 @@ fn decode_control(header: FrameHeader, body: &[u8]) -> Result<Frame, FrameError>
         FrameType::Gap => Frame::Gap(Gap::decode(fields)?),
         FrameType::CaughtUp => Frame::CaughtUp(CaughtUp::decode(fields)?),
         FrameType::ReadEnd => Frame::ReadEnd(ReadEnd::decode(fields)?),
+        FrameType::Progress => Frame::Progress(Progress::decode(fields)?),
         FrameType::Ring => Frame::Ring(RingWanted::decode(fields)?),
         FrameType::RingGiven => Frame::RingGiven(RingGiven::decode(fields)?),
         FrameType::Ping => fields.end().map(|()| Frame::Ping(id))?,
@@ -199,22 +151,23 @@ impl Frame {
             Self::Hello(frame) => frame.encode(buf),
             Self::Append(frame) => frame.encode(buf),
             Self::Flush(frame) => frame.encode(buf),
-            Self::Ping(id) => super::encode_ping(buf, *id),
+            Self::Ping(id) => bare::encode_ping(buf, *id),
             Self::Read(frame) => frame.encode(buf),
-            Self::CancelRead(id) => super::encode_cancel_read(buf, *id),
-            Self::Bye => super::encode_bye(buf),
+            Self::CancelRead(id) => bare::encode_cancel_read(buf, *id),
+            Self::Bye => bare::encode_bye(buf),
             Self::Welcome(frame) => frame.encode(buf),
             Self::Accepted(frame) => frame.encode(buf),
             Self::Watermark(frame) => frame.encode(buf),
             Self::Refused(frame) => frame.encode(buf),
             Self::Error(frame) => frame.encode(buf),
-            Self::Pong(id) => super::encode_pong(buf, *id),
+            Self::Pong(id) => bare::encode_pong(buf, *id),
             Self::Records(frame) => frame.encode(buf),
             Self::Gap(frame) => frame.encode(buf),
             Self::CaughtUp(frame) => frame.encode(buf),
             Self::ReadEnd(frame) => frame.encode(buf),
             Self::Ring(frame) => frame.encode(buf),
             Self::RingGiven(frame) => frame.encode(buf),
+            Self::Progress(frame) => frame.encode(buf),
         }
     }
 }

@@ -230,7 +230,7 @@ impl Welcome {
     pub(super) fn decode(mut fields: Fields<'_>) -> Result<Self, FrameError> {
         let version = fields.u16()?;
         let policy = DurabilityPolicy::from_code(fields.u8()?).ok_or_else(|| fields.error("unknown policy"))?;
-        let highest_ack = level(&mut fields)?;
+        let highest_ack = fields.level()?;
         let may_read = fields.flags(MAY_READ)? & MAY_READ != 0;
         fields.reserved::<3>()?;
         let (log_id, epoch, window) = (fields.id()?, fields.u32()?, fields.u32()?);
@@ -334,8 +334,4 @@ fn secret(fields: &Fields<'_>, content: &[u8]) -> Result<Vec<u8>, FrameError> {
         return Err(fields.error("a secret is longer than 32 bytes"));
     }
     Ok(content.to_vec())
-}
-
-pub(super) fn level(fields: &mut Fields<'_>) -> Result<AckLevel, FrameError> {
-    AckLevel::from_code(fields.u8()?).ok_or_else(|| fields.error("unknown level"))
 }

@@ -57,6 +57,8 @@ macro_rules! all_frames {
             ReadEnd = 0x4A (ReadEnd),
             /// Answers RING; descriptors come with it.
             RingGiven = 0x4B (RingGiven),
+            /// A READ with a filter has passed over records that do not match.
+            Progress = 0x4C (Progress),
         }
     };
 }
@@ -73,7 +75,7 @@ macro_rules! types {
 
         impl FrameType {
             /// All types.
-            pub const ALL: [Self; 19] = [$(Self::$name,)+];
+            pub const ALL: [Self; 20] = [$(Self::$name,)+];
         }
     };
 }

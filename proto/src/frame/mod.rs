@@ -22,12 +22,14 @@
 
 mod answer;
 mod append;
+mod bare;
 mod control;
 mod decoder;
 mod error_body;
 mod handshake;
 mod header;
 mod peer_meta;
+mod raw;
 mod read;
 mod records;
 mod ring;
@@ -35,33 +37,13 @@ mod ring;
 pub use crate::ids::RingId;
 pub use answer::{Accepted, Refused, Watermark};
 pub use append::{Append, AppendHead, AppendView, append_prefix, encode_append};
-pub use decoder::{Frame, FrameDecoder, RawFrame, peek, peek_known};
+pub use bare::{encode_bye, encode_cancel_read, encode_ping, encode_pong};
+pub use decoder::{Frame, FrameDecoder};
 pub use error_body::ErrorFrame;
 pub use handshake::{EpochStart, Hello, Intent, LastStored, Welcome};
 pub use header::{FrameError, FrameHeader, FrameType, KnownHeader, MAGIC};
 pub use peer_meta::{PeerMeta, Transport};
-pub use read::{CaughtUp, Flush, Gap, GapReason, Read, ReadEnd, ReadEndReason, ReadFrom};
+pub use raw::{RawFrame, peek, peek_known};
+pub use read::{CaughtUp, Flush, Gap, GapReason, Progress, Read, ReadEnd, ReadEndReason, ReadFrom};
 pub use records::{Records, RecordsHead, RecordsView, encode_records, records_prefix};
 pub use ring::{RingAppendTrailer, RingGiven, RingWanted};
-
-use bytes::BytesMut;
-
-/// Writes a PING; the PONG repeats its request id.
-pub fn encode_ping(buf: &mut BytesMut, request_id: u32) {
-    control::put(buf, FrameType::Ping, request_id, |_| {});
-}
-
-/// Writes a PONG.
-pub fn encode_pong(buf: &mut BytesMut, request_id: u32) {
-    control::put(buf, FrameType::Pong, request_id, |_| {});
-}
-
-/// Writes a CANCEL_READ for the READ of this request id.
-pub fn encode_cancel_read(buf: &mut BytesMut, request_id: u32) {
-    control::put(buf, FrameType::CancelRead, request_id, |_| {});
-}
-
-/// Writes a BYE.
-pub fn encode_bye(buf: &mut BytesMut) {
-    control::put(buf, FrameType::Bye, 0, |_| {});
-}

@@ -3,24 +3,25 @@
 //! * FLUSH: `u8 level, [3] reserved`.
 //! * READ: `u8 from (1 offset, 2 cursor, 3 tail), u8 flags, u8 lowest level, u8 reserved, u64 limit (0 none),
 //!   [16] log id, u32 epoch, u64 offset or number, i64 since, i64 until`. Flags: 1 follow, 2 since is set, 4 until is
-//!   set. Log id and epoch are zero unless `from` is a cursor.
+//!   set. Log id and epoch are zero unless `from` is a cursor. Tagged: 1 filter.
 //! * GAP: `u64 from, u64 to, u32 epoch, u8 reason (1 retention, 2 damage), [3] reserved`.
-//! * CAUGHT_UP: cursor, `[4] reserved`. READ_END: cursor, `u8 reason (1 end, 2 limit, 3 cancelled), [3] reserved`.
+//! * CAUGHT_UP, PROGRESS: cursor, `[4] reserved`. READ_END: cursor, `u8 reason (1 end, 2 limit, 3 cancelled), [3] reserved`.
 //!   A cursor is `[16] log id, u32 epoch, u64 offset`.
 
 use super::{
     control::{self, Fields},
     error_body::{cursor_bytes, take_cursor},
-    handshake::level,
     header::{FrameError, FrameType},
 };
-use crate::{ids::Cursor, level::AckLevel};
-use bytes::{BufMut, BytesMut};
+use crate::{ids::Cursor, level::AckLevel, wire::put_field};
+use bytes::{BufMut, Bytes, BytesMut};
 use std::num::NonZeroU64;
 
 const FOLLOW: u8 = 1;
 const SINCE: u8 = 2;
 const UNTIL: u8 = 4;
+
+const FILTER: u8 = 1;
 
 /// Asks that every append that was sent before on this connection reaches a level; a WATERMARK with the same request id
 /// answers when they have.
@@ -44,7 +45,7 @@ pub enum ReadFrom {
 }
 
 /// Asks for records.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Read {
     /// The client's number for it, not 0 and not of a READ that is still open.
     pub request_id: u32,
@@ -60,6 +61,8 @@ pub struct Read {
     pub since: Option<i64>,
     /// Leave out appends that are wholly after this time, Unix nanoseconds.
     pub until: Option<i64>,
+    /// Leave out appends in which no record matches: a [`Filter`](crate::filter::Filter) as it is encoded.
+    pub filter: Option<Bytes>,
 }
 
 /// Why offsets cannot be read.
@@ -90,6 +93,15 @@ pub struct Gap {
 /// A following READ has given all there is so far; more comes when it is appended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CaughtUp {
+    /// The READ.
+    pub request_id: u32,
+    /// Where it stands.
+    pub cursor: Cursor,
+}
+
+/// A READ with a filter has come to a place: all before it was given, or does not match.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
     /// The READ.
     pub request_id: u32,
     /// Where it stands.
@@ -129,7 +141,7 @@ impl Flush {
     }
 
     pub(super) fn decode(mut fields: Fields<'_>) -> Result<Self, FrameError> {
-        let level = level(&mut fields)?;
+        let level = fields.level()?;
         if level < AckLevel::Received {
             return Err(fields.error("a level without a watermark"));
         }
@@ -158,6 +170,9 @@ impl Read {
             buf.put_slice(&cursor_bytes(&place));
             buf.put_i64_le(self.since.unwrap_or(0));
             buf.put_i64_le(self.until.unwrap_or(0));
+            if let Some(filter) = &self.filter {
+                put_field(buf, FILTER, filter);
+            }
         });
     }
 
@@ -165,12 +180,17 @@ impl Read {
         let request_id = fields.request_id;
         let from = fields.u8()?;
         let flags = fields.flags(FOLLOW | SINCE | UNTIL)?;
-        let min_level = level(&mut fields)?;
+        let min_level = fields.level()?;
         fields.reserved::<1>()?;
         let limit = NonZeroU64::new(fields.u64()?);
         let place = take_cursor(&mut fields)?;
         let (since, until) = (fields.u64()?.cast_signed(), fields.u64()?.cast_signed());
-        fields.end()?;
+        let mut filter = None;
+        while let Some((tag, content)) = fields.next_tagged()? {
+            if tag == FILTER {
+                filter = Some(Bytes::copy_from_slice(content));
+            }
+        }
         let no_history = place.log_id.is_zero() && place.epoch == 0;
         let from = match from {
             1 if no_history => ReadFrom::Offset(place.offset),
@@ -191,7 +211,7 @@ impl Read {
             (false, _) => Err(fields.error("a time without its flag")),
         };
         let (since, until) = (timed(SINCE, since)?, timed(UNTIL, until)?);
-        Ok(Self { request_id, from, follow: flags & FOLLOW != 0, limit, min_level, since, until })
+        Ok(Self { request_id, from, follow: flags & FOLLOW != 0, limit, min_level, since, until, filter })
     }
 }
 
@@ -228,6 +248,23 @@ impl CaughtUp {
     /// Writes the frame.
     pub fn encode(&self, buf: &mut BytesMut) {
         control::put(buf, FrameType::CaughtUp, self.request_id, |buf| {
+            buf.put_slice(&cursor_bytes(&self.cursor));
+            buf.put_bytes(0, 4);
+        });
+    }
+
+    pub(super) fn decode(mut fields: Fields<'_>) -> Result<Self, FrameError> {
+        let (request_id, cursor) = (fields.request_id, take_cursor(&mut fields)?);
+        fields.reserved::<4>()?;
+        fields.end()?;
+        Ok(Self { request_id, cursor })
+    }
+}
+
+impl Progress {
+    /// Writes the frame.
+    pub fn encode(&self, buf: &mut BytesMut) {
+        control::put(buf, FrameType::Progress, self.request_id, |buf| {
             buf.put_slice(&cursor_bytes(&self.cursor));
             buf.put_bytes(0, 4);
         });

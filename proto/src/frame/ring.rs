@@ -3,10 +3,11 @@
 //! * RING: `[16] ring id (zero: a new one), u64 written as 0 and ignored, u32 bytes wanted (0: what
 //!   the daemon gives by default), [4] reserved`.
 //! * RING_GIVEN: `[16] ring id, u32 bytes of the ring, u32 longest payload of the ring, u8 flags, [3] reserved`. Flags:
-//!   1 it is the ring that the client has already, 2 not set and ignored.
+//!   1 it is the ring that the client has already, 2 it is stored: `posted` is offered.
 //!
-//! Descriptors come with the first byte of RING_GIVEN, in this order: the completion page; and unless flag 1 is set the
-//! ring and the doorbell.
+//! Descriptors come with the first byte of RING_GIVEN, in this order: the completion page; unless flag 1 is set, the
+//! ring; and the doorbell, unless flag 1 is set and no descriptor came with RING. With the first byte of a RING that names
+//! a ring, the client sends the ring's own descriptor: a daemon that does not have the ring takes it.
 
 use super::{
     control::{self, Fields},
@@ -16,7 +17,7 @@ use crate::{AckLevel, ids::RingId};
 use bytes::{BufMut, BytesMut};
 
 const KNOWN: u8 = 1;
-const OTHER_CLOCK: u8 = 2;
+const STORED: u8 = 2;
 
 /// Asks for a ring, or to resume one after the daemon was started again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,8 +41,8 @@ pub struct RingGiven {
     pub id: RingId,
     /// It is the one that the client has already: only its new completion page comes.
     pub known: bool,
-    /// Not set, and ignored: earlier versions compared clocks.
-    pub other_clock: bool,
+    /// The service manager has it: what is posted there outlives client and daemon.
+    pub stored: bool,
     /// Bytes of the ring.
     pub bytes: u32,
     /// The longest payload of the ring: the payload of an append and its trailer ([`RingAppendTrailer`]).
@@ -103,7 +104,7 @@ impl RingWanted {
 impl RingGiven {
     /// Writes the frame.
     pub fn encode(&self, buf: &mut BytesMut) {
-        let flags = if self.known { KNOWN } else { 0 } | if self.other_clock { OTHER_CLOCK } else { 0 };
+        let flags = if self.known { KNOWN } else { 0 } | if self.stored { STORED } else { 0 };
         control::put(buf, FrameType::RingGiven, self.request_id, |b| {
             b.put_slice(self.id.as_bytes());
             b.put_u32_le(self.bytes);
@@ -115,10 +116,10 @@ impl RingGiven {
 
     pub(super) fn decode(mut fields: Fields<'_>) -> Result<Self, FrameError> {
         let (id, bytes, max_payload_bytes) = (fields.id()?, fields.u32()?, fields.u32()?);
-        let flags = fields.flags(KNOWN | OTHER_CLOCK)?;
+        let flags = fields.flags(KNOWN | STORED)?;
         fields.reserved::<3>()?;
         fields.end()?;
-        let (known, other_clock) = (flags & KNOWN != 0, flags & OTHER_CLOCK != 0);
-        Ok(Self { request_id: fields.request_id, id, known, other_clock, bytes, max_payload_bytes })
+        let (known, stored) = (flags & KNOWN != 0, flags & STORED != 0);
+        Ok(Self { request_id: fields.request_id, id, known, stored, bytes, max_payload_bytes })
     }
 }

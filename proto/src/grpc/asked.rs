@@ -1,7 +1,7 @@
 //! Request of a client of `Ingest.Append`, read in place: an append is not decoded, for decoded it can be a hundred
 //! times as large.
 
-use super::v1;
+use super::generated::v1;
 use crate::{
     level::AckLevel,
     otlp::{Content, Fields, Logs, NotProtobuf, Pieces},

@@ -1,6 +1,6 @@
 //! Small types from and to their gRPC messages. Large ones are written out where they are used.
 
-use super::v1;
+use super::generated::v1;
 use crate::{
     error::{ErrorCode, ErrorInfo},
     frame::{Accepted, EpochStart, GapReason, LastStored, PeerMeta, Refused, Transport, Watermark},

@@ -1,7 +1,7 @@
 //! Hello and Welcome from and to their gRPC messages. What a peer says is checked here, so that nothing behind this
 //! file sees an id of the wrong length or a level that is not one.
 
-use super::v1;
+use super::generated::v1;
 use crate::{
     error::{ErrorCode, ErrorInfo},
     frame::{Hello, Intent, LastStored, Welcome},

@@ -23,6 +23,7 @@ impl From<Read> for v1::ReadRequest {
             min_level: v1::AckLevel::from(read.min_level).into(),
             since: read.since,
             until: read.until,
+            filter: read.filter,
         }
     }
 }
@@ -52,6 +53,7 @@ impl TryFrom<v1::ReadRequest> for Read {
             min_level,
             since: request.since,
             until: request.until,
+            filter: request.filter,
         })
     }
 }

@@ -1,6 +1,6 @@
 //! Errors as gRPC has them: a status whose code any client understands, and our own error in its metadata.
 
-use super::v1;
+use super::generated::v1;
 use crate::error::{ErrorCode, ErrorInfo};
 use prost::Message;
 use tonic::{Code, Status, metadata::MetadataValue};
@@ -32,9 +32,10 @@ fn grpc_code(code: ErrorCode) -> Code {
         | ErrorCode::AppendTooLarge
         | ErrorCode::BadRecord => Code::InvalidArgument,
         ErrorCode::BadChecksum => Code::DataLoss,
-        ErrorCode::UnsupportedVersion | ErrorCode::LevelUnreachable | ErrorCode::RingUnavailable => {
-            Code::FailedPrecondition
-        }
+        ErrorCode::UnsupportedVersion
+        | ErrorCode::LevelUnreachable
+        | ErrorCode::RingUnavailable
+        | ErrorCode::FilterUnsupported => Code::FailedPrecondition,
         ErrorCode::SequenceGap | ErrorCode::SequenceOverlap | ErrorCode::SequenceTooOld => Code::OutOfRange,
         ErrorCode::ProducerFenced => Code::Aborted,
         ErrorCode::ProducerNotYours | ErrorCode::PermissionDenied => Code::PermissionDenied,

@@ -8,7 +8,7 @@
 //! - A group or record is not encoded any further than its limit: a longer one is abandoned there, not at its end.
 //! - A message is not trusted in anything: it is encoded, or an error says why not.
 
-use super::OtlpError;
+use super::error::OtlpError;
 use super::fields::{Content, Field, Fields, NotProtobuf, Pieces, each};
 use crate::{
     fault::EncodeError,
@@ -338,7 +338,7 @@ mod tests {
         let before = builder.as_bytes().to_vec();
         let error = put_record(&mut builder, Content::Bytes(message)).expect_err("too long");
         assert_eq!(builder.as_bytes(), before, "nothing has changed");
-        (error, builder.sink().buf.capacity())
+        (error, builder.capacity())
     }
 
     /// A buffer doubles as it grows, and one element may be written before the limit is looked at.

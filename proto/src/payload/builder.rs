@@ -8,15 +8,14 @@ use crate::{
     fault::EncodeError,
     group::Group,
     limits::{
-        DEFAULT_MAX_APPEND_BYTES, DEFAULT_MAX_RECORD_BYTES, MAX_APPEND_BYTES, MAX_APPEND_RECORDS, MAX_RECORD_BYTES,
-        RECORD_HEADER_BYTES,
+        DEFAULT_MAX_APPEND_BYTES, DEFAULT_MAX_RECORD_BYTES, MAX_APPEND_BYTES, MAX_RECORD_BYTES, RECORD_HEADER_BYTES,
     },
     record::Record,
     value::kind,
-    view::RecordView,
-    write::{Body, RecordHead, RecordWriter, Sink, ValueWriter, put_group, record_header},
+    view::{RecordView, split_record},
+    write::{Body, OpenPayload, RecordHead, RecordWriter, Sink, ValueWriter, put_group, record_header},
 };
-use bytes::{BufMut, Bytes};
+use bytes::Bytes;
 
 /// A finished payload.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,17 +34,33 @@ impl Payload {
     }
 }
 
+/// The highest severity number of the records in a payload that was made here; 0 where none has one. A number beyond
+/// one byte counts as 0.
+#[must_use]
+pub fn max_severity(payload: &[u8], count: u32) -> i32 {
+    let word = |at: usize| payload.get(at..at + 4).and_then(|word| word.try_into().ok()).map(u32::from_le_bytes);
+    let (mut at, mut max) = (word(0).map_or(0, |group| group as usize), 0);
+    for _ in 0..count {
+        let Some((len, severity)) = word(at).zip(payload.get(at + 4)) else { break };
+        max = max.max(i32::from(*severity));
+        at += len as usize;
+    }
+    max
+}
+
+/// The first record of a payload that was made here, found by the lengths alone.
+#[must_use]
+pub fn first_record(payload: &[u8]) -> Option<RecordView<'_>> {
+    let group = u32::from_le_bytes(*payload.first_chunk()?) as usize;
+    split_record(payload.get(group..)?, MAX_RECORD_BYTES).ok().map(|(record, _)| record)
+}
+
 /// Makes payloads of records that share a group.
 #[derive(Debug)]
 pub struct PayloadBuilder {
-    sink: Sink,
+    open: OpenPayload,
     group: Bytes,
     group_sum: u32,
-    count: u32,
-    /// Everything below is group and whole records.
-    whole: usize,
-    max_append: u32,
-    max_record: u32,
 }
 
 impl PayloadBuilder {
@@ -81,57 +96,23 @@ impl PayloadBuilder {
         let group = Bytes::copy_from_slice(&sink.buf);
         let group_sum = payload_checksum(&group);
         let max_record = max_record_bytes.min(MAX_RECORD_BYTES);
-        Ok(Self { sink, group, group_sum, count: 0, whole: len, max_append, max_record })
+        let open = OpenPayload { sink, group_len: len, count: 0, whole: len, max_append, max_record };
+        Ok(Self { open, group, group_sum })
     }
 
-    pub(crate) fn sink(&mut self) -> &mut Sink {
-        &mut self.sink
-    }
-
-    /// The longest that a record can be.
-    #[inline]
-    fn max_len(&self) -> usize {
-        let room = (self.max_append as usize).saturating_sub(self.group.len());
-        room.min(self.max_record as usize)
-    }
-
-    /// Says whether one more record of this length goes in; gives the length as the header holds it.
-    #[inline]
-    pub(crate) fn admit(&self, len: usize) -> Result<u32, EncodeError> {
-        let max = self.max_len();
-        let short = u32::try_from(len).unwrap_or(u32::MAX);
-        if len > max || short == u32::MAX {
-            return Err(EncodeError::RecordTooLarge { len: len as u64, max: max as u64 });
-        }
-        let with_it = self.whole + len;
-        if with_it > self.max_append as usize || self.count >= MAX_APPEND_RECORDS {
-            let records = self.count.saturating_add(1);
-            let max = if with_it > self.max_append as usize { self.max_append } else { MAX_APPEND_RECORDS };
-            return Err(EncodeError::AppendFull { len: with_it as u64, records, max: max.into() });
-        }
-        Ok(short)
-    }
-
-    /// Makes a record of the bytes written since the last one.
-    #[inline]
-    pub(crate) fn accept(&mut self) {
-        self.whole = self.sink.buf.len();
-        self.count += 1;
-    }
-
-    /// Forgets what was written since the last record.
-    pub(crate) fn take_back(&mut self) {
-        self.sink.buf.truncate(self.whole);
+    #[cfg(test)]
+    pub(crate) fn capacity(&self) -> usize {
+        self.open.sink.buf.capacity()
     }
 
     /// Starts a record; its fields are written through what this gives, and `commit` adds it.
     pub fn record(&mut self, head: RecordHead, body: Body<'_>) -> RecordWriter<'_> {
-        RecordWriter::start(self, head, None, RecordWriter::body(body))
+        RecordWriter::start(&mut self.open, head, None, RecordWriter::body(body))
     }
 
     /// Starts a record whose body is written by a function; a function that writes nothing leaves it absent.
     pub fn record_with(&mut self, head: RecordHead, body: impl FnOnce(ValueWriter<'_, '_>)) -> RecordWriter<'_> {
-        RecordWriter::start(self, head, None, body)
+        RecordWriter::start(&mut self.open, head, None, body)
     }
 
     /// The same of a foreign record: as soon as it is too long it is abandoned, however long it is.
@@ -141,8 +122,8 @@ impl PayloadBuilder {
         head: RecordHead,
         body: impl FnOnce(ValueWriter<'_, '_>),
     ) -> RecordWriter<'_> {
-        let max = self.max_len();
-        RecordWriter::start(self, head, Some(max), body)
+        let max = self.open.max_len();
+        RecordWriter::start(&mut self.open, head, Some(max), body)
     }
 
     /// Adds a record.
@@ -187,12 +168,11 @@ impl PayloadBuilder {
         if u8::try_from(severity).is_err() {
             return self.record(head, body).commit();
         }
-        let len = self.admit(RECORD_HEADER_BYTES + bytes.len())?;
-        self.sink.buf.reserve(len as usize);
-        // (`put_slice` is a call of its own: the header would be stored twice, and the second time wait for the first.)
-        self.sink.buf.extend_from_slice(&record_header(&head, len, kind, bytes.len() as u32));
-        self.sink.buf.extend_from_slice(bytes);
-        self.accept();
+        let len = self.open.admit(RECORD_HEADER_BYTES + bytes.len())?;
+        self.open.sink.buf.reserve(len as usize);
+        self.open.sink.buf.extend_from_slice(&record_header(&head, len, kind, bytes.len() as u32));
+        self.open.sink.buf.extend_from_slice(bytes);
+        self.open.accept();
         Ok(())
     }
 
@@ -201,28 +181,37 @@ impl PayloadBuilder {
     /// # Errors
     /// When it does not go in; then nothing has changed.
     pub fn push_view(&mut self, record: RecordView<'_>) -> Result<(), EncodeError> {
-        self.admit(record.as_bytes().len())?;
-        self.sink.buf.put_slice(record.as_bytes());
-        self.accept();
+        self.open.admit(record.as_bytes().len())?;
+        self.open.sink.buf.extend_from_slice(record.as_bytes());
+        self.open.accept();
         Ok(())
+    }
+
+    /// Makes sure of memory for `len` bytes more; where there is none, takes `piece` bytes at once, so that the payloads to
+    /// come share one allocation.
+    pub fn reserve(&mut self, len: usize, piece: usize) {
+        let buf = &mut self.open.sink.buf;
+        if buf.capacity() - buf.len() < len {
+            buf.reserve(piece.max(len));
+        }
     }
 
     /// The number of records in the payload.
     #[must_use]
     pub const fn count(&self) -> u32 {
-        self.count
+        self.open.count
     }
 
     /// Length of the payload so far, the group included.
     #[must_use]
     pub const fn len(&self) -> usize {
-        self.whole
+        self.open.whole
     }
 
     /// True when no record is in.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.count == 0
+        self.open.count == 0
     }
 
     /// The common begin of every payload of this builder: so many bytes, with this checksum.
@@ -234,13 +223,13 @@ impl PayloadBuilder {
     /// The payload so far.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
-        &self.sink.buf
+        &self.open.sink.buf
     }
 
     /// Takes the payload; the builder starts the next one with the same group.
     #[must_use]
     pub fn finish(&mut self) -> Payload {
-        let payload = Payload { bytes: self.sink.buf.split().freeze(), count: self.count };
+        let payload = Payload { bytes: self.open.sink.buf.split().freeze(), count: self.open.count };
         self.restart();
         payload
     }
@@ -248,14 +237,14 @@ impl PayloadBuilder {
     /// Forgets the records.
     pub fn clear(&mut self) {
         // The group stays where it is: what was just written is slow to read.
-        self.sink.buf.truncate(self.group.len());
-        self.whole = self.group.len();
-        self.count = 0;
+        self.open.sink.buf.truncate(self.group.len());
+        self.open.whole = self.group.len();
+        self.open.count = 0;
     }
 
     fn restart(&mut self) {
-        self.sink.buf.extend_from_slice(&self.group);
-        self.whole = self.group.len();
-        self.count = 0;
+        self.open.sink.buf.extend_from_slice(&self.group);
+        self.open.whole = self.group.len();
+        self.open.count = 0;
     }
 }

@@ -3,5 +3,5 @@
 mod builder;
 mod view;
 
-pub use builder::{Payload, PayloadBuilder};
+pub use builder::{Payload, PayloadBuilder, first_record, max_severity};
 pub use view::{KnownGroup, PayloadView, RecordIter, Scan, TimeRange, parse_group, scan, scan_known};

@@ -2,13 +2,13 @@
 
 use super::{
     record::{check_count, count, find, find_text, text},
+    unknown::UnknownIter,
     value::{KvsRef, ValueRef},
 };
 use crate::{
     fault::Fault,
     group::{EntityRef, Group, Resource, SERVICE_NAME, Scope, tag},
     limits::{GROUP_HEADER_BYTES, MAX_GROUP_BYTES},
-    record::UnknownField,
     wire::Reader,
 };
 
@@ -44,13 +44,6 @@ pub struct EntityRefView<'a> {
 /// Iterates over texts, each with its length before it.
 #[derive(Debug, Clone)]
 pub struct StrIter<'a>(Reader<'a>);
-
-/// Iterates over the fields under tags that this version does not know.
-#[derive(Debug, Clone)]
-pub struct UnknownIter<'a> {
-    reader: Reader<'a>,
-    from: u8,
-}
 
 impl<'a> GroupView<'a> {
     /// Takes the group off the front of a payload and checks all of it.
@@ -292,24 +285,5 @@ impl<'a> Iterator for StrIter<'a> {
 
     fn next(&mut self) -> Option<&'a str> {
         if self.0.is_empty() { None } else { self.0.text(ENTITY).ok() }
-    }
-}
-
-impl<'a> UnknownIter<'a> {
-    pub(super) fn new(fields: &'a [u8], from: u8) -> Self {
-        Self { reader: Reader(fields), from }
-    }
-}
-
-impl Iterator for UnknownIter<'_> {
-    type Item = UnknownField;
-
-    fn next(&mut self) -> Option<UnknownField> {
-        while let Ok(Some((tag, data))) = self.reader.field() {
-            if tag >= self.from {
-                return Some(UnknownField { tag, data: data.to_vec() });
-            }
-        }
-        None
     }
 }

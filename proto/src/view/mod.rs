@@ -6,9 +6,12 @@
 
 mod group;
 mod record;
+mod unknown;
 mod value;
 
-pub use group::{EntityRefView, GroupView, ResourceView, ScopeView, StrIter, UnknownIter};
+pub use group::{EntityRefView, GroupView, ResourceView, ScopeView, StrIter};
 pub use record::RecordView;
 pub(crate) use record::split_record;
+pub use unknown::UnknownIter;
+pub(crate) use value::is_simple_value;
 pub use value::{ArrayIter, ArrayRef, KeyValueRef, KvIter, KvsRef, ValueRef};

@@ -1,7 +1,7 @@
 //! Records in place. [`crate::record`] describes the layout.
 
 use super::{
-    group::UnknownIter,
+    unknown::UnknownIter,
     value::{KvsRef, ValueRef},
 };
 use crate::{

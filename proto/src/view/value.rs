@@ -167,6 +167,29 @@ impl<'a> KvsRef<'a> {
         self.iter().find(|pair| pair.key == key).and_then(|pair| pair.value)
     }
 
+    /// True if a pair of this key has this value, given as it is encoded. The key's string index does not count.
+    pub(crate) fn has(self, key: &str, value: &[u8]) -> bool {
+        let mut reader = Reader(self.0);
+        while !reader.is_empty() {
+            let Ok(here) = reader.text(KEY) else { return false };
+            if reader.0.first() == Some(&kind::KEY_INDEX) && (reader.u8().is_none() || signed32(&mut reader).is_err()) {
+                return false;
+            }
+            let from = reader.0;
+            let read = match from.first() {
+                Some(&kind::ABSENT) => reader.u8().is_some(),
+                _ => ValueRef::read(&mut reader).is_ok(),
+            };
+            if !read {
+                return false;
+            }
+            if here == key && from.get(..from.len() - reader.0.len()) == Some(value) {
+                return true;
+            }
+        }
+        false
+    }
+
     /// Copies that own what they hold.
     #[must_use]
     pub fn to_owned(self) -> Vec<KeyValue> {
@@ -209,6 +232,13 @@ impl<'a> KeyValueRef<'a> {
     pub fn to_owned(self) -> KeyValue {
         KeyValue { key: self.key.to_owned(), value: self.value.map(ValueRef::to_owned), key_index: self.key_index }
     }
+}
+
+/// True if these bytes are one value that is no list, in its one encoding.
+pub(crate) fn is_simple_value(bytes: &[u8]) -> bool {
+    let mut reader = Reader(bytes);
+    let value = ValueRef::read(&mut reader);
+    matches!(value, Ok(value) if !matches!(value, ValueRef::Array(_) | ValueRef::KvList(_))) && reader.is_empty()
 }
 
 fn signed32(reader: &mut Reader<'_>) -> Result<i32, Fault> {

@@ -1,6 +1,9 @@
 //! Writing a group. [`crate::group`] describes the layout.
 
-use super::{Limit, Sink, value::KvWriter};
+use super::{
+    sink::{Limit, Sink},
+    value::KvWriter,
+};
 use crate::{
     fault::EncodeError,
     group::{EntityRef, Group, tag},

@@ -1,18 +1,17 @@
 //! Writing one record. [`crate::record`] describes the layout.
 
 use super::{
-    Limit, Sink,
+    open::OpenPayload,
+    sink::{Limit, Sink},
     value::{KvWriter, Place, ValueWriter},
 };
 use crate::{
     fault::EncodeError,
     limits::RECORD_HEADER_BYTES,
-    payload::PayloadBuilder,
     record::{UnknownField, tag},
     value::{AnyValue, kind},
     wire::{close_delimited, varint_bytes},
 };
-use bytes::BufMut;
 
 /// Fixed header of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -91,7 +90,7 @@ pub(crate) fn header(head: &RecordHead, len: u32, body_kind: u8, body_len: u32) 
 #[derive(Debug)]
 #[must_use = "a record that is not committed is taken back"]
 pub struct RecordWriter<'b> {
-    builder: &'b mut PayloadBuilder,
+    payload: &'b mut OpenPayload,
     head: RecordHead,
     start: usize,
     body_len: usize,
@@ -101,21 +100,21 @@ pub struct RecordWriter<'b> {
 impl<'b> RecordWriter<'b> {
     /// Of something that is not trusted to end, `max` is the most that it may take.
     pub(crate) fn start(
-        builder: &'b mut PayloadBuilder,
+        payload: &'b mut OpenPayload,
         head: RecordHead,
         max: Option<usize>,
         body: impl FnOnce(ValueWriter<'_, '_>),
     ) -> Self {
-        let sink = builder.sink();
+        let sink = &mut payload.sink;
         sink.fault = None;
         sink.body_kind = kind::ABSENT;
         let start = sink.buf.len();
         let too_large = |len, max| EncodeError::RecordTooLarge { len, max };
         sink.limit = max.map(|max| Limit { start, max, too_large });
-        sink.buf.put_bytes(0, RECORD_HEADER_BYTES);
+        sink.buf.extend_from_slice(&[0; RECORD_HEADER_BYTES]);
         body(ValueWriter { sink, place: Place::Body, depth: 0 });
         let body_len = sink.buf.len() - start - RECORD_HEADER_BYTES;
-        let mut writer = Self { builder, head, start, body_len, last_tag: 0 };
+        let mut writer = Self { payload, head, start, body_len, last_tag: 0 };
         if u8::try_from(head.severity_number).is_err() {
             writer.field(tag::SEVERITY_NUMBER, &head.severity_number.to_le_bytes());
         }
@@ -129,7 +128,7 @@ impl<'b> RecordWriter<'b> {
     /// Opens a field; false when it must not come here.
     fn open(&mut self, tag: u8) -> Option<&mut Sink> {
         let in_order = if tag < tag::UNKNOWN { tag > self.last_tag } else { tag >= self.last_tag };
-        let sink = self.builder.sink();
+        let sink = &mut self.payload.sink;
         if !in_order {
             sink.fail(EncodeError::FieldOrder(tag));
             return None;
@@ -156,7 +155,7 @@ impl<'b> RecordWriter<'b> {
     pub fn attributes(&mut self, content: impl FnOnce(&mut KvWriter<'_>)) -> &mut Self {
         if let Some(sink) = self.open(tag::ATTRIBUTES) {
             let start = sink.buf.len();
-            sink.buf.put_slice(&[tag::ATTRIBUTES, 0]);
+            sink.buf.extend_from_slice(&[tag::ATTRIBUTES, 0]);
             content(&mut KvWriter { sink, depth: 0 });
             if sink.buf.len() == start + 2 {
                 sink.buf.truncate(start); // no attributes, no field
@@ -191,7 +190,7 @@ impl<'b> RecordWriter<'b> {
     /// A field of a newer version, as it came.
     pub fn unknown(&mut self, field: &UnknownField) -> &mut Self {
         if field.tag < tag::UNKNOWN {
-            self.builder.sink().fail(EncodeError::FieldOrder(field.tag));
+            self.payload.sink.fail(EncodeError::FieldOrder(field.tag));
         } else if let Some(sink) = self.open(field.tag) {
             sink.put_field(field.tag, &field.data);
         }
@@ -204,25 +203,25 @@ impl<'b> RecordWriter<'b> {
     /// When something that was written does not fit or is out of order; then the payload is as before.
     pub fn commit(self) -> Result<(), EncodeError> {
         let start = self.start;
-        let sink = self.builder.sink();
+        let sink = &mut self.payload.sink;
         if let Some(fault) = sink.fault.take() {
             return Err(fault);
         }
         let len = sink.buf.len() - start;
         let (body_len, body_kind) = (self.body_len as u32, sink.body_kind);
         // The check also makes sure that both lengths fit into 32 bits.
-        let whole = self.builder.admit(len)?;
+        let whole = self.payload.admit(len)?;
         let header = header(&self.head, whole, body_kind, body_len);
-        if let Some(place) = self.builder.sink().buf.get_mut(start..start + RECORD_HEADER_BYTES) {
+        if let Some(place) = self.payload.sink.buf.get_mut(start..start + RECORD_HEADER_BYTES) {
             place.copy_from_slice(&header);
         }
-        self.builder.accept();
+        self.payload.accept();
         Ok(())
     }
 }
 
 impl Drop for RecordWriter<'_> {
     fn drop(&mut self) {
-        self.builder.take_back();
+        self.payload.take_back();
     }
 }

@@ -1,6 +1,6 @@
 //! Writers of values. [`crate::value`] describes the layout.
 
-use super::Sink;
+use super::sink::Sink;
 use crate::{
     fault::EncodeError,
     limits::MAX_NESTING_DEPTH,
@@ -8,7 +8,6 @@ use crate::{
     view::ValueRef,
     wire::{close_delimited, put_varint, zigzag},
 };
-use bytes::BufMut;
 
 /// Where a value goes, which decides what stands in front of its content.
 #[derive(Debug, Clone, Copy)]
@@ -46,21 +45,23 @@ pub struct ArrayWriter<'s> {
 }
 
 impl ValueWriter<'_, '_> {
+    #[inline]
     fn begin(&mut self, kind: u8) {
         match self.place {
             Place::Body => self.sink.body_kind = kind,
-            Place::Item => self.sink.buf.put_u8(kind),
+            Place::Item => self.sink.buf.extend_from_slice(&[kind]),
             Place::Entry(key, index) => {
                 self.sink.put_delimited(key.as_bytes());
                 if index != 0 {
-                    self.sink.buf.put_u8(kind::KEY_INDEX);
+                    self.sink.buf.extend_from_slice(&[kind::KEY_INDEX]);
                     put_varint(&mut self.sink.buf, zigzag(index.into()));
                 }
-                self.sink.buf.put_u8(kind);
+                self.sink.buf.extend_from_slice(&[kind]);
             }
         }
     }
 
+    #[inline]
     fn delimited(mut self, kind: u8, content: &[u8]) {
         self.begin(kind);
         match self.place {
@@ -79,7 +80,7 @@ impl ValueWriter<'_, '_> {
             return content(self.sink, self.depth + 1);
         }
         let start = self.sink.buf.len();
-        self.sink.buf.put_u8(0);
+        self.sink.buf.extend_from_slice(&[0]);
         content(self.sink, self.depth + 1);
         close_delimited(&mut self.sink.buf, start);
     }
@@ -96,6 +97,7 @@ impl ValueWriter<'_, '_> {
     }
 
     /// Text.
+    #[inline]
     pub fn text(self, text: &str) {
         self.delimited(kind::STRING, text.as_bytes());
     }
@@ -111,15 +113,17 @@ impl ValueWriter<'_, '_> {
     }
 
     /// A signed number.
+    #[inline]
     pub fn int(mut self, value: i64) {
         self.begin(kind::INT);
         put_varint(&mut self.sink.buf, zigzag(value));
     }
 
     /// A floating-point number, bit for bit.
+    #[inline]
     pub fn double(mut self, value: f64) {
         self.begin(kind::DOUBLE);
-        self.sink.buf.put_u64_le(value.to_bits());
+        self.sink.buf.extend_from_slice(&value.to_bits().to_le_bytes());
     }
 
     /// A place in a string table.
@@ -190,11 +194,13 @@ impl KvWriter<'_> {
     }
 
     /// The next pair.
+    #[inline]
     pub fn entry<'k>(&mut self, key: &'k str) -> ValueWriter<'_, 'k> {
         self.indexed_entry(key, 0)
     }
 
     /// The next pair, with a place in a string table beside its key; 0 is none.
+    #[inline]
     pub fn indexed_entry<'k>(&mut self, key: &'k str, key_index: i32) -> ValueWriter<'_, 'k> {
         ValueWriter { sink: self.sink, place: Place::Entry(key, key_index), depth: self.depth }
     }

@@ -273,7 +273,16 @@ pub(crate) fn frames() -> Vec<(&'static str, Frame)> {
         min_level: AckLevel::Written,
         since: Some(-1),
         until: Some(1_800_000_000_000_000_000),
+        filter: None,
     };
+    let filter = filter::Filter::new()
+        .severity_at_least(Severity(13))
+        .component("billing*")
+        .attribute("user.id", 42)
+        .trace_id([0xAB; 16])
+        .producer(PRODUCER)
+        .any(["timeout", "refused"].map(|text| filter::Filter::new().body_contains(text)))
+        .body_matches("t[io]me", true);
     let watermark =
         Watermark { request_id: 0, epoch: 3, epoch_first_offset: 900, level: AckLevel::Durable, offset: 1002 };
     let refused = ErrorInfo { expected_sequence: Some(42), ..ErrorInfo::new(ErrorCode::SequenceGap, "expected 42") };
@@ -294,7 +303,7 @@ pub(crate) fn frames() -> Vec<(&'static str, Frame)> {
         ("append_full", append(&full, true)),
         ("flush", Frame::Flush(Flush { request_id: 5, level: AckLevel::Written })),
         ("ping", Frame::Ping(6)),
-        ("read", Frame::Read(read)),
+        ("read", Frame::Read(read.clone())),
         (
             "read_tail",
             Frame::Read(Read {
@@ -304,8 +313,12 @@ pub(crate) fn frames() -> Vec<(&'static str, Frame)> {
                 min_level: AckLevel::Durable,
                 since: None,
                 until: None,
-                ..read
+                ..read.clone()
             }),
+        ),
+        (
+            "read_filter",
+            Frame::Read(Read { since: None, until: None, filter: Some(filter.to_bytes().expect("a filter")), ..read }),
         ),
         ("cancel_read", Frame::CancelRead(7)),
         ("bye", Frame::Bye),
@@ -329,6 +342,7 @@ pub(crate) fn frames() -> Vec<(&'static str, Frame)> {
         ("records", Frame::Records(records)),
         ("gap", Frame::Gap(Gap { request_id: 7, from: 10, to: 20, epoch: 3, reason: GapReason::Retention })),
         ("caught_up", Frame::CaughtUp(CaughtUp { request_id: 7, cursor: cursor() })),
+        ("progress", Frame::Progress(Progress { request_id: 7, cursor: cursor() })),
         (
             "ring",
             Frame::Ring(RingWanted {
@@ -344,7 +358,7 @@ pub(crate) fn frames() -> Vec<(&'static str, Frame)> {
                 request_id: 7,
                 id: RingId::from_bytes([0x5A; 16]),
                 known: false,
-                other_clock: true,
+                stored: true,
                 bytes: 1 << 20,
                 max_payload_bytes: 1 << 18,
             }),

@@ -15,7 +15,7 @@ pub(crate) fn run(args: &[String]) {
     let index: usize = index.parse().expect("a number");
     // The drain never sleeps here: any descriptor does as a waker.
     let waker = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).expect("an eventfd");
-    let completion_page = File::open(completion_page).expect("the board").into();
+    let completion_page = File::open(completion_page).expect("the completion page").into();
     let producer = Producer::attach(&open(ring), &completion_page, waker).expect("attached");
     let limit = limit::Ring::attach(open(limit), DATA as usize);
     let memory = limit::Ring::attach(open(memory), PROCESSES * DATA as usize);

@@ -1,7 +1,16 @@
 //! A daemon of our own, with its log in the bench's folder: what the SDK's calls go to.
 
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+
+/// Places of the descriptor store: more than the bench has rings.
+const FD_STORE_PLACES: &str = "64";
 
 /// It ends with this.
 pub(crate) struct Daemon {
@@ -44,6 +53,7 @@ impl Daemon {
         for name in ["NOTIFY_SOCKET", "STATE_DIRECTORY", "RUNTIME_DIRECTORY"] {
             command.env_remove(name);
         }
+        command.env("NOTIFY_SOCKET", store_fds()).env("INVOCATION_ID", "ring_limit").env("FDSTORE", FD_STORE_PLACES);
         let process = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         let mut process = process.expect("a daemon");
         while !socket.exists() {
@@ -57,6 +67,33 @@ impl Daemon {
     pub(crate) fn address(&self) -> String {
         format!("shm://{}", self.socket.display())
     }
+}
+
+/// Plays a service manager with a descriptor store, without which `posted` is not offered: what comes is stored until this
+/// process ends. Returns its socket.
+fn store_fds() -> PathBuf {
+    let path = std::env::temp_dir().join(format!("ring_limit-{}.notify", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    let socket = UnixDatagram::bind(&path).expect("a socket");
+    std::thread::spawn(move || {
+        let mut stored = Vec::new();
+        loop {
+            let mut bytes = [0; 4096];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+            let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+            let mut into = [IoSliceMut::new(&mut bytes)];
+            let Ok(got) = recvmsg(&socket, &mut into, &mut ancillary, RecvFlags::CMSG_CLOEXEC) else { return };
+            let rights = |message| match message {
+                RecvAncillaryMessage::ScmRights(rights) => rights.collect::<Vec<OwnedFd>>(),
+                _ => Vec::new(),
+            };
+            let fds: Vec<OwnedFd> = ancillary.drain().flat_map(rights).collect();
+            if bytes[..got.bytes].starts_with(b"FDSTORE=1") {
+                stored.extend(fds); // a barrier is closed instead
+            }
+        }
+    });
+    path
 }
 
 impl Drop for Daemon {

@@ -2,7 +2,7 @@
 //!
 //! Four writing processes at once, whatever the number of cores. A *round* is one burst of calls in each process, all
 //! begun together; the burst fits the ring, and a reader in another process takes it afterwards, outside of the time.
-//! Rounds of all variants take turns, so that a noisy minute hits all alike; what is told is the median over rounds of
+//! Rounds of all variants take turns, so that a noisy minute hits all alike; the result is the median over rounds of
 //!
 //! - `wall`: from the first call of any process to the end of the last one, over all calls of all processes,
 //! - `cpu`: processor time of the four processes (user and system), over all calls.
@@ -21,14 +21,14 @@
 //!
 //! What rings and sockets keep up side by side, and a durable answer beside a bare write, are of `clactl bench --spawn`.
 //!
-//! As a test (without `--bench`) it runs two small rounds, checks what came out of the rings, files and logs, and tells no
+//! As a test (without `--bench`) it runs two small rounds, checks what came out of the rings, files and logs, and prints no
 //! time.
 //!
 //! ```text
 //! cargo bench -p clad-shm --bench ring_limit [-- --rounds 60] [--dir FOLDER] [--only VARIANT,VARIANT] [--bytes N]
 //!     [--clad DAEMON]
 //! ```
-//! `--only` runs these variants alone, and tells their medians without the ratios, `--bytes` one size alone.
+//! `--only` runs these variants alone, and prints their medians without the ratios, `--bytes` one size alone.
 #![allow(unsafe_code)] // a ring of our own to compare with
 #![allow(clippy::print_stdout)]
 
@@ -193,7 +193,7 @@ fn burst(writers: &mut [Writer], variant: Variant, size: usize, calls: usize) ->
     let mut order = vec![variant as u8];
     order.extend((size as u32).to_le_bytes());
     order.extend((calls as u32).to_le_bytes());
-    // All are told to start at a time that all have heard of by then.
+    // All start at a time that all have heard of by then.
     order.extend((clock::now() + 1_000_000).to_le_bytes());
     for writer in writers.iter_mut() {
         writer.limit.reset();

@@ -27,7 +27,7 @@ const TRIES: u32 = 4;
 pub struct Producer {
     ring: Mapped,
     shape: Shape,
-    waker: OwnedFd,
+    waker: RwLock<OwnedFd>,
     completion_page: RwLock<Mapped>,
 }
 
@@ -40,7 +40,7 @@ impl Producer {
     pub fn attach(ring: &OwnedFd, completion_page: &OwnedFd, waker: OwnedFd) -> Result<Self, OpenError> {
         let (ring, shape) = map_ring(ring)?;
         let completion_page = map_completion_page(completion_page, shape)?;
-        Ok(Self { ring, shape, waker, completion_page: RwLock::new(completion_page) })
+        Ok(Self { ring, shape, waker: RwLock::new(waker), completion_page: RwLock::new(completion_page) })
     }
 
     /// Takes the completion page of a new life of the daemon. Its watermarks begin at what was given back before; read
@@ -65,6 +65,16 @@ impl Producer {
         self.ring.add(at::ACK_BELL, 1);
         os::futex_wake(self.ring.futex(at::ACK_BELL));
         Ok(())
+    }
+
+    /// Takes the doorbell of a daemon that was handed the ring by this client. Rings it: a push that rang the old one
+    /// meanwhile has woken nobody.
+    pub fn attach_waker(&self, waker: OwnedFd) {
+        if !self.ring.is_ours() {
+            return;
+        }
+        *self.waker.write().unwrap_or_else(PoisonError::into_inner) = waker;
+        os::wake(&*self.waker.read().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// The size of the ring.
@@ -158,7 +168,7 @@ impl Producer {
     #[cold]
     fn wake_sleeper(&self, word: u64) {
         // The wake-up first: dying in between costs a second one, the other way round it would cost the only one.
-        os::wake(&self.waker);
+        os::wake(&*self.waker.read().unwrap_or_else(PoisonError::into_inner));
         self.ring.point("push: drain woken");
         wake::woken(&self.ring, word);
     }

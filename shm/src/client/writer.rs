@@ -202,7 +202,7 @@ fn leave<M: Memory>(ring: &M, shape: Shape, append: u64) {
         // Release: our last stores to the space come before. It may fail: the slot is another append's by now.
         let _ = ring.exchange(slot, now, Slot::left(append).0, Ordering::SeqCst, Ordering::Relaxed);
     }
-    ring.point("leave: slot said so, island not yet");
+    ring.point("leave: in the slot, not in the region");
     // The drain makes the region, then looks at the slot; we write the slot, then look for the region. One sees the
     // other.
     ring.fence();

@@ -24,11 +24,11 @@ pub(crate) fn leave<M: Memory>(ring: &M, shape: Shape, abandoned: Range<u64>, sp
         let Some(index) = (0..M::ABANDONED_REGIONS_MAX).find(|index| of(ring, *index) == 0) else { return false };
         // The number last: a later drain believes a region that has one to be whole.
         ring.store(at::ABANDONED_REGION_COUNT, M::ABANDONED_REGIONS_MAX as u64, Ordering::Release);
-        ring.point("island: announced");
+        ring.point("region: announced");
         ring.store(at::ABANDONED_REGIONS + index * 16, space.encode(), Ordering::Release);
-        ring.point("island: range, no number");
+        ring.point("region: range, no number");
         ring.store(at::ABANDONED_REGIONS + index * 16 + 8, append + 1, Ordering::Release);
-        ring.point("island: made");
+        ring.point("region: made");
         // See `leave` in writer.rs: one of the two sees the other.
         ring.fence();
         if has_left(ring, shape, append) {
@@ -56,7 +56,7 @@ pub(crate) fn clear<M: Memory>(ring: &M, gone: bool) {
     }
     if !any {
         ring.store(at::ABANDONED_REGION_COUNT, 0, Ordering::Release);
-        ring.point("island: none");
+        ring.point("region: none");
     }
 }
 
@@ -71,7 +71,7 @@ fn of<M: Memory>(ring: &M, index: usize) -> u64 {
 
 fn remove<M: Memory>(ring: &M, index: usize) {
     ring.store(at::ABANDONED_REGIONS + index * 16 + 8, 0, Ordering::Release);
-    ring.point("island: range, number gone");
+    ring.point("region: range, number gone");
     ring.store(at::ABANDONED_REGIONS + index * 16, 0, Ordering::Release);
-    ring.point("island: gone");
+    ring.point("region: gone");
 }

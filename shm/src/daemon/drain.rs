@@ -4,7 +4,7 @@
 //!
 //! [`Drain::peek`] on each ring, and [`Drain::take`] of those that are [`Peek::Ready`], as many appends of each as the
 //! cycle has room for. A ring that is [`Peek::Blocked`] or [`Peek::Empty`] holds up no other. Each ring gives its own
-//! appends in the order of reservation; between rings nothing is promised (PROTOCOL.md section 12).
+//! appends in the order of reservation; between rings nothing is promised (RINGS.md, section 4).
 //!
 //! A look takes the lines of a ring away from the processor that writes there. Cycles without a pause between them make
 //! a push of 128 bytes several times slower; with a pause of 20 µs nothing of that is left (BENCHMARKS.md).
@@ -13,7 +13,7 @@
 //!
 //! After a drain cycle in which every ring was [`Peek::Empty`]: [`Drain::sleep`] on every ring. If one says that
 //! something has come, [`Drain::awake`] on all and start a new cycle. Else wait for the wakers, then `awake` on all,
-//! and start a new cycle.
+//! and start a new cycle. A ring that [`Drain::is_asleep`] may stay so while the drain is awake: its client rings.
 //!
 //! # After a restart
 //!
@@ -274,7 +274,7 @@ impl Drain {
     pub fn set_epoch(&mut self, epoch: u32) {
         self.log.1 = epoch;
         completion_page::set_epoch(&self.completion_page, epoch);
-        self.ring.point("epoch: on the board, not in the ring");
+        self.ring.point("epoch: on the completion page, not in the ring");
         self.ring.store(at::EPOCH, u64::from(epoch), Ordering::Relaxed);
     }
 
@@ -286,10 +286,22 @@ impl Drain {
         self.reader.is_idle(&self.ring)
     }
 
+    /// True if clients that commit wake it: it has said that it sleeps, and no client has woken it since.
+    #[must_use]
+    pub fn is_asleep(&self) -> bool {
+        wake::is_asleep(&self.ring)
+    }
+
     /// Ends what [`Drain::sleep`] began, and takes the wake-ups.
     pub fn awake(&mut self) {
-        wake::wake_up(&self.ring);
+        self.wake_up();
         os::take_wakes(&self.waker);
+    }
+
+    /// As [`Drain::awake`], and leaves the wake-ups in the waker: for a drain that waits for the next one there, and not
+    /// for any (`EPOLLET`).
+    pub fn wake_up(&mut self) {
+        wake::wake_up(&self.ring);
     }
 
     /// Closes the ring: from now on nothing is reserved in it, and what a client reserves all the same is never taken.
@@ -330,7 +342,7 @@ impl Drain {
 const LAYOUT_VERSION_MAX: u64 = 0xffff;
 
 fn new_completion_page(shape: Shape, log_id: [u8; 16], epoch: u32) -> Result<(OwnedFd, Mapped), OpenError> {
-    let file = os::file("clad-board", shape.completion_page_bytes())?;
+    let file = os::file("clad-completion-page", shape.completion_page_bytes())?;
     let completion_page = Mapped::new(&file, shape.completion_page_bytes(), MapMode::ReadWrite)?;
     os::seal_completion_page(&file)?;
     completion_page.populate();

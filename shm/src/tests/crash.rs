@@ -160,7 +160,7 @@ fn a_writer_stops_at_every_step_and_goes_on_much_later() {
         assert_eq!(
             ring.load(at::ABANDONED_REGION_COUNT, Ordering::Relaxed),
             0,
-            "an island is left, stopped after {steps} steps"
+            "an abandoned region is left, stopped after {steps} steps"
         );
         if victim.trace().len() < steps as usize {
             return;

@@ -274,7 +274,7 @@ fn a_thread_stops_for_ever_at_every_point_while_others_of_its_process_log_on() {
 #[test]
 fn a_drain_is_killed_at_every_point_and_another_takes_up() {
     let [_, points] = points();
-    assert!(points.contains(&("island: gone", 1)) && points.contains(&("abandon: done", 1)), "{points:?}");
+    assert!(points.contains(&("region: gone", 1)) && points.contains(&("abandon: done", 1)), "{points:?}");
     for (point, _) in points {
         let mut ring = ring();
         // Under this number the others find it, whatever becomes of the drain.
@@ -287,7 +287,7 @@ fn a_drain_is_killed_at_every_point_and_another_takes_up() {
         let mut writer = start("others", kept.as_fd(), "", 0);
         let mut daemon = start("drain", kept.as_fd(), point, 1);
         let mut found = std::collections::BTreeMap::new();
-        let late = ["island: range, number gone", "island: gone", "island: none"].contains(&point);
+        let late = ["region: range, number gone", "region: gone", "region: none"].contains(&point);
         if late {
             // These come when the stopped thread has gone on and left.
             let mut out = BufReader::new(daemon.stdout.take().expect("piped"));

@@ -168,6 +168,6 @@ fn counts_go_on_past_the_width_of_their_words() {
         let last = stopped.expect("the last push was beside one");
         assert!(!writer::commit(&ring, shape, last), "it was given up");
         reader.release(&ring, reader.next());
-        assert_eq!(ring.load(at::ABANDONED_REGION_COUNT, Relaxed), 0, "an island without a writer");
+        assert_eq!(ring.load(at::ABANDONED_REGION_COUNT, Relaxed), 0, "an abandoned region without a writer");
     }
 }

@@ -164,7 +164,7 @@ impl World {
             peer_meta: b"sim",
         };
         let items: Vec<Item<'_>> = burst.iter().map(item).collect();
-        let answers = stepper.append_burst(&from, &items);
+        let answers = stepper.append_burst(&from, &items, None);
         ensure(answers.len() == burst.len(), || format!("{} answers to {} appends", answers.len(), burst.len()))?;
         burst.iter().zip(answers).map(|(sent, answer)| self.judge(sent, answer, accepting)).collect()
     }

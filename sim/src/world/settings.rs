@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use clad_journal::{Faults, JournalConfig, Policy, Retention};
+use clad_journal::{JournalConfig, Policy, Retention};
 
 use super::tap::Flaw;
 use crate::Rng;
@@ -21,8 +21,6 @@ pub struct Settings {
     pub zeroing_pays: Option<bool>,
     /// A disk that is broken in one way all the time.
     pub flaw: Option<Flaw>,
-    /// A journal that is wrong on purpose; none without the feature `faults`.
-    pub faults: Faults,
     /// No faults, no crash at an operation, no want of space; only the ends of lives that a test asks for.
     pub calm: bool,
     /// Bits turn over in what was acknowledged.
@@ -66,7 +64,6 @@ pub(super) fn journal(settings: &Settings, rng: &mut Rng) -> JournalConfig {
         max_producers: 64,
         window: [4, 16, 64][rng.index(3)],
         recent_bytes: [8 << 10, 64 << 10, 2 << 20][rng.index(3)],
-        faults: settings.faults,
         ..JournalConfig::default()
     }
 }

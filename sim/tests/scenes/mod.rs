@@ -11,7 +11,7 @@ use clad_journal::format::checksum::plain;
 use clad_journal::format::segment::SegmentHeader;
 use clad_journal::io::Storage;
 use clad_journal::stepper::{Kind, Next, Stepper};
-use clad_journal::{Accepting, Append, Faults, JournalConfig, Level, Permit, Policy, Retention};
+use clad_journal::{Accepting, Append, JournalConfig, Level, Permit, Policy, Retention};
 use clad_sim::disk::{Fault as DiskFault, OpKind, Options, Survival};
 use clad_sim::world::Tap;
 use clad_sim::{SimClock, SimDisk};
@@ -35,17 +35,16 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    pub(crate) fn new(faults: Faults) -> Self {
-        Self::on(SimDisk::new(1), faults)
+    pub(crate) fn new() -> Self {
+        Self::on(SimDisk::new(1))
     }
 
-    fn on(disk: SimDisk, faults: Faults) -> Self {
+    fn on(disk: SimDisk) -> Self {
         let config = JournalConfig {
             policy: Policy::PerMessage,
             segment_bytes: 64 << 10,
             max_append_bytes: 16 << 10,
             reserve_free: 0,
-            faults,
             ..JournalConfig::default()
         };
         let clock = SimClock::new(disk.boot_id());
@@ -142,9 +141,9 @@ impl Stage {
 
 /// Appends come as fast as they are taken while the disk fills, and nobody looks for space meanwhile, or somebody does
 /// after every few. Whatever has an offset is written all the same, on the disk as it is; then the journal ends cleanly.
-pub(crate) fn full_disk(faults: Faults) {
+pub(crate) fn full_disk() {
     for (segments, every) in (1..4).flat_map(|n| [1, 7, 40, u64::MAX].map(|every| (n, every))) {
-        let mut stage = Stage::new(faults);
+        let mut stage = Stage::new();
         stage.config.policy = Policy::GROUP_COMMIT;
         let space = stage.disk.space().unwrap();
         stage.disk.set_capacity(space.total - space.free + segments * (64 << 10) + (12 << 10));
@@ -196,8 +195,8 @@ pub(crate) fn one(first_sequence: u64, payload: &[u8]) -> Append<'_> {
 }
 
 /// The bytes that admission counted are in memory until the write is done, and so are their permits.
-pub(crate) fn permits(faults: Faults) {
-    let mut stage = Stage::new(faults);
+pub(crate) fn permits() {
+    let mut stage = Stage::new();
     let permits = Arc::new(Semaphore::new(100));
     stage.append(50, Some(&permits));
     let Next::Job(job) = stage.journal().begin() else { panic!("nothing to write") };
@@ -209,9 +208,9 @@ pub(crate) fn permits(faults: Faults) {
 }
 
 /// Bit rot in acknowledged data, with and without another boot: it is named, and everything around it stays.
-pub(crate) fn damage(faults: Faults) {
+pub(crate) fn damage() {
     for (lost, cut) in (0..3).flat_map(|lost| [(lost, true), (lost, false)]) {
-        let mut stage = Stage::new(faults);
+        let mut stage = Stage::new();
         (0..3).for_each(|_| {
             stage.append(5000, None); // more than a block: each batch has sectors of its own
             stage.run();
@@ -248,8 +247,8 @@ pub(crate) fn damage(faults: Faults) {
 }
 
 /// A batch that nothing confirms and that is not intact is cut off, and its bytes go to quarantine.
-pub(crate) fn tail(faults: Faults) {
-    let mut stage = Stage::new(faults);
+pub(crate) fn tail() {
+    let mut stage = Stage::new();
     stage.append(500, None);
     stage.run();
     stage.disk.flip(SEGMENT, BATCHES + 300, 1);
@@ -265,10 +264,10 @@ pub(crate) fn tail(faults: Faults) {
 }
 
 /// Killed, or without power, in the write with which `clad.meta` passes a segment: no segment is missing afterwards.
-pub(crate) fn retention(faults: Faults) {
+pub(crate) fn retention() {
     // The seed says what of the write is left.
     for (seed, fault) in (0..16).flat_map(|seed| [(seed, DiskFault::PowerCut), (seed, DiskFault::Kill)]) {
-        let mut stage = Stage::on(SimDisk::new(seed), faults);
+        let mut stage = Stage::on(SimDisk::new(seed));
         stage.config.retention = Retention { max_bytes: 16 << 10, ..Retention::default() };
         stage.start();
         (0..4).for_each(|_| {
@@ -291,8 +290,8 @@ pub(crate) fn retention(faults: Faults) {
 }
 
 /// Distinction of a segment's bytes from those of any other file: a salt of its own.
-pub(crate) fn salt(faults: Faults) {
-    let mut stage = Stage::new(faults);
+pub(crate) fn salt() {
+    let mut stage = Stage::new();
     let mut salts = Vec::new();
     (0..4).for_each(|number| {
         stage.append(100, None);
@@ -309,8 +308,8 @@ pub(crate) fn salt(faults: Faults) {
 
 /// A write repeats the acknowledged bytes of the block it begins in. When it fails, that block may be gone from the
 /// disk: what was in it is written again elsewhere, from memory.
-pub(crate) fn shared_block(faults: Faults) {
-    let mut stage = Stage::new(faults);
+pub(crate) fn shared_block() {
+    let mut stage = Stage::new();
     let acknowledged = stage.append(200, None);
     stage.run();
     assert_eq!(stage.journal().watermarks().durable, 1);
@@ -328,9 +327,9 @@ pub(crate) fn shared_block(faults: Faults) {
 
 /// Recovery in the process fails at any one of its operations, and retention takes what it may before the next attempt:
 /// that one comes to an end all the same, and nothing is lost that was not to go.
-pub(crate) fn recovery_again(faults: Faults) {
+pub(crate) fn recovery_again() {
     let failed = || {
-        let mut stage = Stage::new(faults);
+        let mut stage = Stage::new();
         stage.config.retention = Retention { max_bytes: 1, ..Retention::default() };
         stage.start();
         (0..2).for_each(|_| {
@@ -374,10 +373,10 @@ pub(crate) fn recovery_again(faults: Faults) {
 
 /// The file of a removed segment waits to be the next one, with its old batches still in it: a start does not take it for
 /// one in use, after a clean end as after a kill.
-pub(crate) fn used_again(faults: Faults) {
+pub(crate) fn used_again() {
     for clean in [true, false] {
         let options = Options { zeroing_pays: true, ..Options::default() };
-        let mut stage = Stage::on(SimDisk::with_options(1, options), faults);
+        let mut stage = Stage::on(SimDisk::with_options(1, options));
         stage.config.retention = Retention { max_bytes: 1, ..Retention::default() };
         stage.start();
         (0..2).for_each(|_| {
@@ -414,12 +413,12 @@ pub(crate) fn used_again(faults: Faults) {
 
 /// The file of a segment that is known to be damaged is not used again: it goes, as its device cannot be trusted with the
 /// next one. An undamaged one, in the same scene, is.
-pub(crate) fn damaged_goes(faults: Faults) {
+pub(crate) fn damaged_goes() {
     // The second start has put the second segment to use.
     let used = "00000000000000000001.clog";
     for damaged in [false, true] {
         let options = Options { zeroing_pays: true, ..Options::default() };
-        let mut stage = Stage::on(SimDisk::with_options(1, options), faults);
+        let mut stage = Stage::on(SimDisk::with_options(1, options));
         stage.config.retention = Retention { max_bytes: 1, ..Retention::default() };
         stage.start();
         for _ in 0..3 {
@@ -454,10 +453,10 @@ pub(crate) fn damaged_goes(faults: Faults) {
 
 /// A direct write that a killed process had in flight lands at any time after: the start waits for it, and concludes and
 /// seals only then. Which of these writes come late, and when, is the seed's choice.
-pub(crate) fn late_write(faults: Faults) {
+pub(crate) fn late_write() {
     let mut late = 0;
     for seed in 0..LATE {
-        let mut stage = Stage::on(SimDisk::new(seed), faults);
+        let mut stage = Stage::on(SimDisk::new(seed));
         for _ in 0..3 {
             stage.append(500, None);
             stage.run();
@@ -487,10 +486,10 @@ pub(crate) fn late_write(faults: Faults) {
 
 /// Batches that were in flight behind the cut stay where they were: nothing is appended to a segment that was cut. In its
 /// place they come back as witnesses of records that nobody was given.
-pub(crate) fn behind_the_cut(faults: Faults) {
+pub(crate) fn behind_the_cut() {
     let mut seen = 0;
     for seed in 0..TORN {
-        let mut stage = Stage::new(faults);
+        let mut stage = Stage::new();
         stage.disk = SimDisk::new(seed);
         stage.config.policy = Policy::GroupCommit { max_delay: Duration::ZERO, max_bytes: 1 << 20, in_flight: 4 };
         stage.clock = SimClock::new(stage.disk.boot_id());
@@ -531,11 +530,11 @@ pub(crate) fn behind_the_cut(faults: Faults) {
 
 /// A recovery in the process that fails on a full disk is made again in the space that it has: what it would give back is
 /// somebody else's at once.
-pub(crate) fn recovery_keeps_its_space(faults: Faults) {
+pub(crate) fn recovery_keeps_its_space() {
     let mut over = 0;
     // What of the failed write has landed is the seed's choice.
     for seed in 0..16 {
-        let mut stage = Stage::on(SimDisk::new(seed), faults);
+        let mut stage = Stage::on(SimDisk::new(seed));
         let first = stage.append(500, None);
         stage.run();
         stage.journal().prepare();
@@ -577,10 +576,10 @@ pub(crate) fn recovery_keeps_its_space(faults: Faults) {
 
 /// The file system becomes read-only under a journal that runs, and writable again: what was acknowledged is read all the
 /// time, nothing is acknowledged meanwhile, and it recovers by itself.
-pub(crate) fn read_only(faults: Faults) {
+pub(crate) fn read_only() {
     let forget = Policy::FireAndForget { sync_interval: Duration::ZERO };
     for (policy, level) in [(Policy::PerMessage, Level::Durable), (forget, Level::Written)] {
-        let mut stage = Stage::new(faults);
+        let mut stage = Stage::new();
         stage.config.policy = policy;
         stage.start();
         let first = stage.append_for(level, 500, None);

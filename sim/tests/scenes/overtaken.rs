@@ -9,8 +9,8 @@ const AGE: Duration = Duration::from_secs(1000);
 
 /// Each file that anybody opens finds one segment less, so that every look of the reader is for what has just gone. It is
 /// given a gap for what was removed, and the rest: nothing of it is damage.
-pub(crate) fn retention(faults: Faults) {
-    let mut stage = Stage::new(faults);
+pub(crate) fn retention() {
+    let mut stage = Stage::new();
     stage.config.retention = Retention { max_age: AGE, ..Retention::default() };
     for _ in 0..SEGMENTS {
         stage.append(100, None);

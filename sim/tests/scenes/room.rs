@@ -9,8 +9,8 @@ const SEGMENTS: u64 = 20;
 
 /// Somebody has every segment open, so that none gives its space back. No more of them go than make the room that is asked for;
 /// after a minute, as many again; and none for what came back.
-pub(crate) fn held_open(faults: Faults) {
-    let mut stage = Stage::new(faults);
+pub(crate) fn held_open() {
+    let mut stage = Stage::new();
     stage.config.recycle = false;
     stage.start();
     for _ in 0..SEGMENTS {
@@ -60,8 +60,8 @@ pub(crate) fn held_open(faults: Faults) {
 }
 
 /// A file cannot be removed: that its space does not come back takes no other one along, which nobody could say would help.
-pub(crate) fn not_removed(faults: Faults) {
-    let mut stage = Stage::new(faults);
+pub(crate) fn not_removed() {
+    let mut stage = Stage::new();
     stage.config.recycle = false;
     stage.start();
     for _ in 0..5 {

@@ -9,8 +9,8 @@ const SECOND: &str = "00000000000000000001.clog";
 
 /// A write repeats the bytes of the block it begins in, which were synced long ago, and its sync fails: the block may be
 /// gone. What was in it is written again elsewhere.
-pub(crate) fn repeated_block(faults: Faults) {
-    let mut stage = Stage::new(faults);
+pub(crate) fn repeated_block() {
+    let mut stage = Stage::new();
     stage.config.policy = Policy::FireAndForget { sync_interval: Duration::from_secs(1) };
     stage.start();
     let acknowledged = stage.append_for(Level::Written, 200, None);
@@ -36,6 +36,36 @@ pub(crate) fn repeated_block(faults: Faults) {
     assert_eq!(stage.read(acknowledged), Some(vec![1; 200]), "{}", stage.journal().report());
 }
 
+/// The last durable batch is proven by no batch behind it. The failed segment gets its footer, and nothing in it is
+/// written again in place: the superseding segment proves it, and the device fails.
+pub(crate) fn ended_by_a_footer_alone() {
+    // One of these lengths ends on a block: only that batch is proven by none behind it in the segment.
+    for len in (2000..2000 + 4096).step_by(64) {
+        let mut stage = Stage::new();
+        (stage.config.policy, stage.config.recent_bytes) = (Policy::GROUP_COMMIT, 256);
+        stage.start();
+        for _ in 0..3 {
+            stage.append(len, None);
+            stage.run();
+        }
+        stage.disk.fail_next(OpKind::SyncedWrite, ".clog", DiskFault::Io);
+        stage.append(len, None);
+        stage.run();
+        assert_eq!((stage.journal().watermarks().durable, stage.journal().watermarks().failures), (3, 1));
+        let written = stage.disk.counters_of(SECOND).writes;
+        stage.clock.step(Duration::from_secs(2));
+        stage.run();
+        assert_eq!(stage.journal().watermarks().durable, 4);
+        assert_eq!(stage.disk.counters_of(SECOND).writes, written + 1, "its footer, at {len}");
+        stage.cut_power(Survival::None);
+        stage.start();
+        for offset in 0..4 {
+            let right = Some(vec![offset as u8 + 1; len]);
+            assert_eq!(stage.read(offset), right, "{len}: {}", stage.journal().report());
+        }
+    }
+}
+
 /// What has the journal look at its segment again after a commit marker.
 #[derive(Clone, Copy, Debug)]
 enum After {
@@ -48,7 +78,7 @@ enum After {
 /// goes through the page cache, the kernel writes it back at leisure; that fails, and the device has lost what it held
 /// there. Whatever comes next gets the error, and what was in the block is written again from memory, be it that the last batch in
 /// it has driven the one before it out of what is kept for readers.
-pub(crate) fn commit_marker_block(faults: Faults) {
+pub(crate) fn commit_marker_block() {
     let range = Policy::SyncFileRange { max_delay: Duration::ZERO, max_bytes: 64 << 10, in_flight: 2 };
     let policies = [range, Policy::GROUP_COMMIT, Policy::PerMessage];
     let afters = [After::Rotation, After::Close, After::Append];
@@ -57,7 +87,7 @@ pub(crate) fn commit_marker_block(faults: Faults) {
     let cases = policies.iter().flat_map(|p| afters.map(|after| (*p, after)));
     for ((policy, after), lens) in cases.flat_map(|case| logs.map(|lens| (case, lens))) {
         let options = Options { direct: false, volatile_cache: false, ..Options::default() };
-        let mut stage = Stage::on(SimDisk::with_options(1, options), faults);
+        let mut stage = Stage::on(SimDisk::with_options(1, options));
         (stage.config.policy, stage.config.recent_bytes) = (policy, 256);
         stage.start();
         for len in lens {
@@ -100,11 +130,11 @@ pub(crate) fn commit_marker_block(faults: Faults) {
 /// A rotation fails, and the recovery in the process that writes everything elsewhere is killed at any one of its operations. Then
 /// the new segment loses its footer, which said what it repeats, and a record in the old one may be hit: of what is left there,
 /// behind what the old one's footer was written over or that record, nothing is preferred to what is whole in the new one.
-pub(crate) fn repeated_segment(faults: Faults) {
+pub(crate) fn repeated_segment() {
     const THIRD: &str = "00000000000000000002.clog";
     const RECORDS: u64 = 6;
     let failed = || {
-        let mut stage = Stage::new(faults);
+        let mut stage = Stage::new();
         stage.config.policy = Policy::FireAndForget { sync_interval: Duration::from_secs(3600) };
         stage.start();
         for _ in 0..RECORDS {
@@ -151,10 +181,10 @@ pub(crate) fn repeated_segment(faults: Faults) {
 
 /// A commit marker is unsynced until its block is written again and that is synced: a failure later than that concerns nothing that was
 /// durable, and recovery makes no segment for it.
-pub(crate) fn written_over(faults: Faults) {
+pub(crate) fn written_over() {
     for policy in [Policy::GROUP_COMMIT, Policy::PerMessage] {
         let options = Options { direct: false, ..Options::default() };
-        let mut stage = Stage::on(SimDisk::with_options(1, options), faults);
+        let mut stage = Stage::on(SimDisk::with_options(1, options));
         stage.config.policy = policy;
         stage.start();
         stage.append(200, None);
@@ -178,8 +208,8 @@ pub(crate) fn written_over(faults: Faults) {
 }
 
 /// Nobody waits for a commit marker: what is written an hour after it is not an hour old.
-pub(crate) fn age(faults: Faults) {
-    let mut stage = Stage::new(faults);
+pub(crate) fn age() {
+    let mut stage = Stage::new();
     stage.config.policy = Policy::FireAndForget { sync_interval: Duration::from_secs(1) };
     stage.start();
     stage.append_for(Level::Written, 200, None);

@@ -228,10 +228,12 @@ pub(super) fn is_root() -> Result<bool> {
 pub(super) fn built_tests(root: &Path, name: &str) -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.current_dir(root).args(["test", "--no-run", "--package", "clad-e2e", "--test", name]);
+    // Of the whole workspace, as `cargo test --workspace` has built it.
+    command.current_dir(root).args(["test", "--no-run", "--workspace", "--test", name]);
     let said = output(&mut command)?;
-    // `Executable tests/disk/main.rs (target/debug/deps/disk-0123456789abcdef)`
-    let line = said.lines().find(|line| line.trim_start().starts_with("Executable")).context("no test was built")?;
+    // `Executable tests/disk/main.rs (target/debug/deps/disk-0123456789abcdef)`; those of other crates are no folders.
+    let start = format!("Executable tests/{name}/main.rs ");
+    let line = said.lines().find(|line| line.trim_start().starts_with(&start)).context("no test was built")?;
     let path = line.rsplit_once('(').and_then(|(_, path)| path.strip_suffix(')')).context("no path of the test")?;
     Ok(root.join(path))
 }
@@ -279,7 +281,7 @@ pub(super) fn faketime(root: &Path) -> Result<Faketime> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
     build.current_dir(root).args(["build", "--quiet", "--features", "clad-e2e/libc-clock"]);
-    output(build.args(["--package", "clad-e2e", "--package", "clad", "--package", "clactl"]))?;
+    output(build.args(["--workspace", "--bin", "clad", "--bin", "clactl"]))?;
     let built = super::target(root).join("debug");
     for name in ["clad", "clactl"] {
         fs::copy(built.join(name), binaries.path().join(name)).with_context(|| format!("{name} was not built"))?;

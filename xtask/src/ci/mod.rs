@@ -4,19 +4,25 @@
 //! and one closing line, `NAME: N passed, N failed`; it succeeds only where nothing failed and something
 //! passed. What runs a failure again stands right above the closing line, for of a long output only the end may be kept. To add one: write its file, and add it to [`SUITES`] and to the list in `.ci/run`.
 
+mod chaos;
 mod cuts;
 mod disk;
+mod faults;
 mod hostile;
 mod kill;
 mod models;
 mod owners;
-mod patches;
 mod prometheus;
 pub(crate) mod proof;
 mod rings;
+mod sdk_c;
+mod sdk_go;
+mod sdk_python;
+mod sdk_rust;
 mod sim;
 mod systemd;
 mod tally;
+mod user;
 mod wrong;
 
 use std::path::{Path, PathBuf};
@@ -32,6 +38,7 @@ struct Suite {
 }
 
 const SUITES: &[Suite] = &[
+    Suite { name: "user", about: "the tests as an ordinary user: a newcomer is not root", run: user::run },
     Suite {
         name: "systemd",
         about: "the package on a booted Debian, through an operator's days and mistakes; the units are closed enough",
@@ -47,7 +54,7 @@ const SUITES: &[Suite] = &[
         about: "dashboards give data and each alert is raised by its fault, on a real Prometheus",
         run: prometheus::run,
     },
-    Suite { name: "faults", about: "each wrong version of the journal is caught, and by what", run: sim::faults },
+    Suite { name: "faults", about: "each wrong version of the code is caught, and by what", run: faults::run },
     Suite {
         name: "sim",
         about: "crashes of the real journal on a simulated disk, over fixed and fresh seeds",
@@ -61,7 +68,27 @@ const SUITES: &[Suite] = &[
     },
     Suite { name: "hostile", about: "masses of bad clients: memory bounded, everybody else served", run: hostile::run },
     Suite { name: "owners", about: "what one user takes or leaves behind costs nobody else", run: owners::run },
+    Suite {
+        name: "sdk-rust",
+        about: "the Rust client: receipts under chaos over TCP, Unix socket and rings",
+        run: sdk_rust::run,
+    },
+    Suite {
+        name: "sdk-go",
+        about: "the Go client: its tests with a real daemon, no race, no allocation, receipts under chaos",
+        run: sdk_go::run,
+    },
+    Suite {
+        name: "sdk-c",
+        about: "the library for C: header, symbols, tests with a real daemon, valgrind, bad days, wrong versions",
+        run: sdk_c::run,
+    },
     Suite { name: "disk", about: "full, read-only and other disks, and clocks that jump", run: disk::run },
+    Suite {
+        name: "sdk-python",
+        about: "a client made from PROTOCOL.md alone; the package: tests with a real daemon, servers, chaos, wrong versions",
+        run: sdk_python::run,
+    },
     Suite { name: "cuts", about: "power cuts under a real ext4, xfs and btrfs", run: cuts::run },
 ];
 
@@ -80,9 +107,9 @@ struct Run {
 }
 
 impl Run {
-    /// One case. A failure is counted and the next case goes on. `CLAD_CI_CASES=WORDS` leaves out those without the words.
+    /// One case. A failure is counted and the next case goes on.
     fn case(&mut self, name: &str, body: impl FnOnce() -> Result<()>) {
-        if std::env::var("CLAD_CI_CASES").is_ok_and(|words| !name.contains(&words)) {
+        if is_left_out(name) {
             return;
         }
         match body() {
@@ -104,6 +131,11 @@ impl Run {
         ensure!(self.args.is_empty(), "this suite takes nothing: {}", self.args.join(" "));
         Ok(())
     }
+}
+
+/// Returns true for a case without the words of `CLAD_CI_CASES=WORDS`.
+fn is_left_out(name: &str) -> bool {
+    std::env::var("CLAD_CI_CASES").is_ok_and(|words| !name.contains(&words))
 }
 
 /// Prints the names.
@@ -172,10 +204,15 @@ fn has(program: &str) -> bool {
 
 /// Installs Debian packages where one of their programs is missing; only root can.
 fn need(program: &str, packages: &[&str]) -> Result<()> {
-    if has(program) {
+    need_what(program, packages, || has(program))
+}
+
+/// Installs Debian packages where what they bring is missing; only root can.
+fn need_what(what: &str, packages: &[&str], is_here: impl Fn() -> bool) -> Result<()> {
+    if is_here() {
         return Ok(());
     }
-    println!("  {program} is missing: installing {}", packages.join(" "));
+    println!("  {what} is missing: installing {}", packages.join(" "));
     let apt = || {
         let mut apt = Command::new("apt-get");
         apt.env("DEBIAN_FRONTEND", "noninteractive");
@@ -183,15 +220,16 @@ fn need(program: &str, packages: &[&str]) -> Result<()> {
     };
     output(apt().args(["update", "--quiet"]))?;
     output(apt().args(["install", "--yes", "--quiet", "--no-install-recommends"]).args(packages))?;
-    ensure!(has(program), "{program} is still missing");
+    ensure!(is_here(), "{what} is still missing");
     Ok(())
 }
 
 /// Builds a binary of the workspace and answers its path.
-fn build(root: &Path, package: &str) -> Result<PathBuf> {
+fn build(root: &Path, name: &str) -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    output(Command::new(cargo).current_dir(root).args(["build", "--quiet", "--package", package]))?;
-    let binary = target(root).join("debug").join(package);
+    // Of the whole workspace, so that crates have the features with which `cargo test --workspace` has built them.
+    output(Command::new(cargo).current_dir(root).args(["build", "--quiet", "--workspace", "--bin", name]))?;
+    let binary = target(root).join("debug").join(name);
     ensure!(binary.is_file(), "{} was not built", binary.display());
     Ok(binary)
 }

@@ -48,7 +48,7 @@ const CASES: [Case; 14] = [
     mounted("a disk that hangs, and one that is slow", "disks::a_disk_that_hangs_and_one_that_is_slow"),
     plain("a daemon that is killed", "faults::a_daemon_that_is_killed"),
     plain("records that a start finds lost", "faults::records_that_a_start_finds_lost"),
-    plain("rings that are cut off, and kept by nobody", "rings::are_cut_off_and_kept_by_nobody"),
+    plain("rings that are cut off, and not stored", "rings::are_cut_off_and_not_stored"),
     plain("rings that wait for larger segments", "rings::wait_for_larger_segments"),
     Case {
         name: "a clock that jumps under retention by age",
@@ -64,7 +64,7 @@ const CASES: [Case; 14] = [
     plain("every panel and every rule gives data, and nothing fires", "queries::every_panel_and_every_rule_gives_data"),
 ];
 /// So many at a time.
-const SIDE_BY_SIDE: usize = 4;
+const SIDE_BY_SIDE: usize = 7;
 
 pub(super) fn run(run: &mut Run) -> Result<()> {
     run.no_args()?;

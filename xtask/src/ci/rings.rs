@@ -15,12 +15,16 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         more => anyhow::bail!("cargo xtask ci rings [HISTORIES], not {}", more.join(" ")),
     };
     let root = run.root.clone();
-    let cargo_for = |package: &str, args: &[&str]| {
-        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.current_dir(&root).args(args).args(["--package", package]);
+    let cargo = |args: &[&str]| {
+        let mut cargo = super::sim::cargo(&root);
+        cargo.args(args).args(["--package", "clad-shm"]);
         cargo
     };
-    let cargo = |args: &[&str]| cargo_for("clad-shm", args);
+    let e2e = |features: &[&str]| {
+        let mut cargo = super::sim::cargo(&root);
+        cargo.args(["test", "--workspace", "--test", "rings"]).args(features);
+        cargo
+    };
     run.case("a release build with stop points does not compile", || {
         let refused = cargo(&["check", "--quiet", "--release", "--features", "stop-points"]).output()?;
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
@@ -31,20 +35,20 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         passed(&mut cargo(&["test", "--features", "stop-points", "--test", "stop_points"]), 2)
     });
     run.case("a thread that stops in the middle of a push holds up nobody of its process", || {
-        let mut command = cargo_for("clad-e2e", &["test", "--features", "stop-points", "--test", "rings"]);
+        let mut command = e2e(&["--features", "clad-e2e/stop-points"]);
         passed(command.args(["--", "a_thread_that_stops"]), 1)
     });
     run.case("a process with another clock (a time namespace) logs as any other", || {
-        let mut command = cargo_for("clad-e2e", &["test", "--test", "rings"]);
+        let mut command = e2e(&[]);
         passed(command.args(["--", "--ignored", "a_process_with_another_clock"]), 1)
     });
     run.case(
         "load by rings in turn with load by a socket: each acked record is in the log once, at its offset",
         || {
-            output(&mut cargo_for("clad", &["build", "--quiet", "--bin", "clad"]))?;
-            output(&mut cargo_for("clactl", &["build", "--quiet", "--bin", "clactl"]))?;
+            super::build(&root, "clad")?;
+            let clactl = super::build(&root, "clactl")?;
             for records in ["1", "64", "1024"] {
-                let mut clactl = Command::new(root.join("target/debug/clactl"));
+                let mut clactl = Command::new(&clactl);
                 clactl.args([
                     "bench",
                     "--spawn",

@@ -1,4 +1,4 @@
-//! The simulation, the fuzz targets on fresh inputs, and the journal that is wrong on purpose.
+//! The simulation, and the fuzz targets on fresh inputs.
 //!
 //! Invariants: a run is bounded and says its seed and its counts; what the suites show is what the tests print.
 
@@ -34,25 +34,6 @@ const FUZZED: [&str; 9] = [
     "config: ",
     "test result: ",
 ];
-
-/// Each deliberate fault is caught; and no release can have one.
-pub(super) fn faults(run: &mut Run) -> Result<()> {
-    run.no_args()?;
-    let root = run.root.clone();
-    run.case("a release build with faults does not compile", || {
-        let args = ["check", "--quiet", "--release", "--package", "clad-journal", "--features", "faults"];
-        let refused = cargo(&root).args(args).output()?;
-        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-        ensure!(!refused.status.success() && said.contains("must not be in a release build"), "it compiles: {said}");
-        Ok(())
-    });
-    run.case("every deliberate fault is caught", || {
-        let args = ["test", "--profile", "sim", "--package", "clad-sim", "--features", "faults"];
-        let said = output(cargo(&root).args(args).args(["--test", "faults", "--", "--nocapture"]))?;
-        print_lines(&said, &["caught ", "faults: "])
-    });
-    super::patches::run(run)
-}
 
 /// Fixed seeds, every operation of small histories, and fresh seeds.
 pub(super) fn run(run: &mut Run) -> Result<()> {
@@ -99,7 +80,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     }
     run.case("fresh inputs for the fuzz targets", || {
         let mut command = cargo(&root);
-        command.args(["test", "--package", "clad-fuzz", "--test", "corpus", "--", "--nocapture"]);
+        command.args(["test", "--workspace", "--test", "corpus", "--", "--nocapture"]);
         command.env("CLAD_FUZZ_RUNS", (seeds / INPUTS).max(1).to_string());
         if std::env::var_os("CLAD_SEED").is_none() {
             command.env("CLAD_SEED", "fresh");

@@ -6,11 +6,14 @@ use super::Finding;
 use super::walk::File;
 
 /// What each crate that is shipped may depend on of ours.
-const MAY_IMPORT: [(&str, &[&str]); 6] = [
+const MAY_IMPORT: [(&str, &[&str]); 9] = [
     ("clad-proto", &[]),
     ("clad-journal", &[]),
     ("clad-shm", &[]),
     ("clad-client", &["clad-proto", "clad-shm"]),
+    ("clad-tracing", &["clad-client"]),
+    ("clad-c", &["clad-client"]),
+    ("clad-python", &["clad-client", "clad-proto"]),
     ("clad", &["clad-proto", "clad-journal", "clad-shm"]),
     ("clactl", &["clad-client", "clad-proto", "clad-journal"]),
 ];

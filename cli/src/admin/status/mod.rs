@@ -110,7 +110,8 @@ fn rings_json(rings: &v1::Rings) -> Value {
         "data_bytes": rings.data_bytes,
         "used_bytes": rings.used_bytes,
         "waiting_appends": rings.waiting_appends,
-        "aside": rings.aside,
+        "stalled": rings.stalled,
+        "unstored": rings.unstored,
     })
 }
 

@@ -248,12 +248,16 @@ fn configured(status: &v1::StatusResponse) -> String {
 /// Rings of shared memory, where there are any.
 fn rings(status: &v1::StatusResponse) -> String {
     let Some(rings) = status.rings.as_ref().filter(|rings| rings.count > 0) else { return String::new() };
-    let aside = match rings.aside {
+    let stalled = match rings.stalled {
         0 => String::new(),
-        aside => format!("; {} of an earlier daemon not drained, and kept", count(aside)),
+        stalled => format!("; {} stalled", count(stalled)),
+    };
+    let unstored = match rings.unstored {
+        0 => String::new(),
+        unstored => format!("; {} not stored, without `posted`", count(unstored)),
     };
     format!(
-        "{} with {} for records; {} used, {} not drained{aside}",
+        "{} with {} for records; {} used, {} not drained{stalled}{unstored}",
         count(rings.count),
         bytes(rings.data_bytes),
         bytes(rings.used_bytes),

@@ -95,7 +95,8 @@ pub(crate) fn loaded() -> v1::StatusResponse {
             data_bytes: 3 << 20,
             used_bytes: 2048,
             waiting_appends: 1,
-            aside: 2,
+            stalled: 2,
+            unstored: 1,
         }),
         shares: vec![share("connections", 4096, &[("uid 1000", 12), ("network", 1)]), share("reads", 512, &[])],
         ..at_rest()
@@ -142,7 +143,7 @@ since start  rejected: too_large 3
        disk  1.0 GiB free of 4.0 GiB (25 %), 64.0 MiB in reserve
     clients  grpc 0, tcp 1, unix 12; 13 producers known
       rings  3 with 3.0 MiB for records; 2.0 KiB used, 1 append not drained; 2
-             of an earlier daemon not drained, and kept
+             stalled; 1 not stored, without `posted`
   in flight  39.1 KiB of at most 16.0 MiB
 ";
     let status = loaded();
@@ -297,7 +298,8 @@ fn for_programs() {
         ("/failed", json!(false)),
         ("/connections/unix", json!(12)),
         ("/rings/used_bytes", json!(2048)),
-        ("/rings/aside", json!(2)),
+        ("/rings/stalled", json!(2)),
+        ("/rings/unstored", json!(1)),
         ("/shares/0/what", json!("connections")),
         ("/shares/0/largest/0", json!({ "owner": "uid 1000", "amount": 12 })),
         ("/shares/1/in_use", json!(0)),

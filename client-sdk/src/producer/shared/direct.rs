@@ -6,9 +6,9 @@
 //! * Nothing waits here: if the ring is full, is being changed, or has ended, the long way is taken, or the caller gets
 //!   an error.
 
-use super::{Inbox, Item, Life, Shared};
+use super::{Inbox, Life, Shared};
 use crate::{
-    Receipt, SubmitError,
+    DropReason, Receipt, SubmitError,
     lock::lock,
     producer::{
         batch::{Batch, CachedRing},
@@ -17,14 +17,14 @@ use crate::{
     ring::{Posted, Pushed, Pushing, RingHandle, RingTicket, Unsettled},
     session::Append,
     stats::Book,
+    sync::{
+        MutexGuard,
+        atomic::{AtomicU64, Ordering},
+    },
     waiters::Claim,
 };
 use clad_proto::{AckLevel, Record};
-use std::collections::VecDeque;
-use std::sync::{
-    Arc, MutexGuard, PoisonError,
-    atomic::{AtomicU64, Ordering},
-};
+use std::sync::{Arc, PoisonError};
 
 /// Items that the task handles while no thread can put any in.
 const LATE_ITEMS_MAX: usize = 64;
@@ -66,7 +66,7 @@ impl Shared {
             Posted::Wait(append, claim)
                 if self.options.drop_when_full && !claim.is_shared() && !ring_handle.is_closed() =>
             {
-                self.counters.dropped.add(append.count.into());
+                self.add_drops(DropReason::RingFull, append.count.into());
                 Err(SubmitError::RingFull)
             }
             Posted::Wait(append, claim) => Ok(Some((append, claim))),
@@ -102,9 +102,9 @@ impl Shared {
     ) -> Option<Result<Ticket, SubmitError>> {
         match RingTicket::settle(ring_handle, why, count, book) {
             Pushed::Pending(ticket) => Some(Ok(Ticket::from(ticket))),
-            Pushed::Ended(error) => Some(Ok(Ticket::from(error))),
+            Pushed::Ended(error) => Some(Ok(Ticket::failed(error, ring_handle))),
             Pushed::Wait if self.options.drop_when_full && !ring_handle.is_closed() => {
-                self.counters.dropped.add(count.into());
+                self.add_drops(DropReason::RingFull, count.into());
                 Some(Err(SubmitError::RingFull))
             }
             Pushed::Wait => {
@@ -184,14 +184,15 @@ impl Shared {
         // A waiter that looked for it while it changed found none, and may never look again.
         if let Some(ring_handle) = ring_handle {
             ring_handle.want_for_waiting();
+            ring_handle.start_watch();
         }
     }
 
     /// Takes out what has come in meanwhile; where that is little, nothing more comes in until the guard is gone.
-    pub(crate) fn late(&self, into: &mut VecDeque<Item>) -> Option<Late<'_>> {
+    pub(crate) fn late(&self) -> Option<Late<'_>> {
         let mut inbox = lock(&self.inbox);
         let few = inbox.items.len() <= LATE_ITEMS_MAX;
-        into.extend(inbox.items.drain(..));
+        lock(&self.backlog).append(&mut inbox.items);
         few.then_some(Late { direct: &self.direct, inbox })
     }
 

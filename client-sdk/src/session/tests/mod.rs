@@ -1,6 +1,7 @@
-//! The session by hand (`rules`), against a model of the daemon (`model`, `random`), and against the daemon's own
+//! The session by hand (`rules`, `drops`), against a model of the daemon (`model`, `random`), and against the daemon's own
 //! session and the real journal on a simulated disk (`whole`).
 
+mod drops;
 mod model;
 mod random;
 mod rules;
@@ -23,7 +24,7 @@ pub(super) fn session() -> TestSession {
 
 /// An append whose payload is its number.
 pub(super) fn append(number: u64, count: u32, level: Option<AckLevel>, now: Instant) -> Append {
-    Append { payload: Bytes::copy_from_slice(&number.to_le_bytes()), count, crc: 0, level, submitted: now }
+    Append { payload: Bytes::copy_from_slice(&number.to_le_bytes()), count, crc: 0, level, severity: 9, submitted: now }
 }
 
 /// The outcomes of appends so far, by number.

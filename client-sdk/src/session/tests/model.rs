@@ -432,7 +432,7 @@ impl Daemon {
     pub(super) fn recover(&mut self, kept: Kept) -> Vec<u64> {
         let written = self.log.written;
         let log = &mut self.log;
-        let mut holes = Vec::new();
+        let mut lost_appends = Vec::new();
         let lost = match kept {
             Kept::Below(keep) => {
                 log.cut(keep, 1);
@@ -442,7 +442,7 @@ impl Daemon {
                 log.end() < written
             }
             Kept::But(from, to) => {
-                holes = log.lose(from, to);
+                lost_appends = log.lose(from, to);
                 log.cut(log.end(), 1);
                 from < to
             }
@@ -460,7 +460,7 @@ impl Daemon {
         // It says where the epoch begins before it gives offsets in it. (The daemon gives none again after such a
         // recovery.)
         self.watermarks();
-        holes
+        lost_appends
     }
 
     /// Started again after it has ended: it knows of no loss that one before it has reported.

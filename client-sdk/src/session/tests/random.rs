@@ -6,7 +6,7 @@
 //! lost. Other limits and another highest level hold from some start on. Another log takes the place of this one, and
 //! the one before comes back. The daemon forgets the producer. An append ends the connection. Tickets and flushes are
 //! dropped, before they end and with their report in hand. All connections are away for too long. The producer is
-//! closed.
+//! closed. What was never sent is dropped for something newer.
 
 mod check;
 
@@ -15,10 +15,10 @@ use super::{
     model::{Answer, Daemon, Kept, Limits},
 };
 use crate::{
-    AppendError, Receipt,
+    AppendError, DropReason, Receipt,
     backoff::Backoff,
-    producer::{FlushSender, UndeliveredErrors},
     session::{Append, Outcome, Session},
+    undelivered::{FlushSender, UndeliveredErrors},
 };
 use bytes::Bytes;
 use check::Book;
@@ -129,7 +129,14 @@ impl World {
         let mut payload = number.to_le_bytes().to_vec();
         payload.resize(8 + self.random.below(40) as usize, 0);
         let (len, ticket) = (payload.len() as u32, !(self.fates.dropped && self.random.one_in(4)));
-        let append = Append { payload: Bytes::from(payload), count, crc: 0, level, submitted: self.now };
+        let append = Append {
+            payload: Bytes::from(payload),
+            count,
+            crc: 0,
+            level,
+            severity: 5 + count as i32 * 2,
+            submitted: self.now,
+        };
         self.session.submit(append, number);
         self.submitted.push(Submitted { count, len, level, ticket });
         if self.random.one_in(50) {
@@ -250,11 +257,21 @@ impl World {
         let Poll::Ready(result) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
             panic!("flush {number} has ended and waits");
         };
-        let result = result.expect("it is told");
+        let result = result.expect("it is reported");
         flush.result = Some(result.clone());
         match result {
             Ok(()) => self.check_flush(number),
             Err(error) => self.check_reported(&error, of_its_own.as_ref()),
+        }
+    }
+
+    /// There is no room: what was never sent is dropped, as the caller's thread does it.
+    fn drop_unsent(&mut self) {
+        let below = self.random.one_in(2).then_some(9);
+        let most = self.random.below(4) as usize;
+        for (_, number) in self.session.drop_unsent(most, below, |_| 1) {
+            self.book.dropped.insert(number);
+            self.append_ends(number, Err(AppendError::Dropped { reason: DropReason::Oldest }));
         }
     }
 
@@ -323,8 +340,8 @@ impl World {
         if self.fates.losses && self.daemon.connected && self.random.one_in(3) {
             let from = durable + self.random.below(written - durable + 1);
             let to = from + self.random.below(written - from + 1);
-            let holes = self.daemon.recover(Kept::But(from, to));
-            self.book.hole(&self.daemon.log, holes);
+            let lost = self.daemon.recover(Kept::But(from, to));
+            self.book.note_gap(&self.daemon.log, lost);
         } else {
             let keep = self.keep(durable);
             self.daemon.recover(Kept::Below(keep));
@@ -388,6 +405,7 @@ impl World {
                 self.read(refusal);
             }
             65..85 => self.process_answer(),
+            87 if self.fates.dropped => self.drop_unsent(),
             85..88 => self.daemon.noise(),
             88..94 => {
                 let (written, durable) = (self.keep(self.daemon.log.written), self.keep(self.daemon.log.durable));

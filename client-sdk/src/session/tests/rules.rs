@@ -9,7 +9,7 @@ use clad_proto::{
 use std::time::Duration;
 use tokio::time::Instant;
 
-const DURABLE: Option<AckLevel> = Some(AckLevel::Durable);
+pub(super) const DURABLE: Option<AckLevel> = Some(AckLevel::Durable);
 
 fn welcome() -> Welcome {
     Daemon::new(16).welcome()
@@ -21,7 +21,7 @@ fn known(last: u64, epoch: u32, epoch_first: u64, end: u64) -> Welcome {
 }
 
 /// A session with `n` durable appends of one record, connected.
-fn with(n: u64, now: Instant) -> TestSession {
+pub(super) fn with(n: u64, now: Instant) -> TestSession {
     let mut session = session();
     (0..n).for_each(|number| session.submit(append(number, 1, DURABLE, now), number));
     session.connected(&welcome()).expect("nobody else");
@@ -29,14 +29,14 @@ fn with(n: u64, now: Instant) -> TestSession {
 }
 
 /// Sequences and gap marks of everything that is sent now.
-fn sent(session: &mut TestSession, now: Instant) -> Vec<(u64, bool)> {
+pub(super) fn sent(session: &mut TestSession, now: Instant) -> Vec<(u64, bool)> {
     let outputs = std::iter::from_fn(|| session.next_out(now));
     outputs
         .filter_map(|out| if let Out::Append { head, .. } = out { Some((head.first_seq, head.gap)) } else { None })
         .collect()
 }
 
-fn accepted(session: &mut TestSession, seq: u64, offset: u64, epoch: u32, now: Instant) {
+pub(super) fn accepted(session: &mut TestSession, seq: u64, offset: u64, epoch: u32, now: Instant) {
     let answer = Accepted { first_seq: seq, first_offset: offset, count: 1, epoch, duplicate: false };
     session.accepted(&answer, now).expect("a good answer");
 }
@@ -45,7 +45,7 @@ fn refused(session: &mut TestSession, seq: u64, error: ErrorInfo, now: Instant) 
     session.refused(Refused { first_seq: seq, count: 1, error }, now);
 }
 
-fn deliver_watermark(session: &mut TestSession, level: AckLevel, offset: u64, now: Instant) {
+pub(super) fn deliver_watermark(session: &mut TestSession, level: AckLevel, offset: u64, now: Instant) {
     let watermark = Watermark { request_id: 0, epoch: 1, epoch_first_offset: 0, level, offset };
     session.watermark(&watermark, now);
 }
@@ -327,7 +327,7 @@ fn a_flush_reports_what_was_left_behind_in_another_log() {
         assert_eq!(session.next_out(now), None, "the new log can say nothing of it");
         let flushed = flushes(&mut session);
         let errors: Vec<_> = flushed.iter().map(|(_, result)| matches!(result, Err(AppendError::Lost))).collect();
-        assert_eq!(errors, [reached < AckLevel::Durable, false], "{flushed:?}: it is told once");
+        assert_eq!(errors, [reached < AckLevel::Durable, false], "{flushed:?}: it is reported once");
         if lost {
             // A flush that asks for less is answered, and does not consume the news.
             session.left_behind = Some(reached);
@@ -435,7 +435,7 @@ fn waiting_ends_for_each_append_by_itself() {
     assert!(matches!(&ended[..], [(0, Err(AppendError::DeliveryTimeout { maybe_written: true, .. }))]), "{ended:?}");
     assert_eq!(session.next_timer(), Some(second + DELIVERY_TIMEOUT));
     session.connected(&welcome()).expect("nobody else");
-    assert_eq!(sent(&mut session, second), [(1, true)], "over the hole that the first left");
+    assert_eq!(sent(&mut session, second), [(1, true)], "over the gap that the first left");
 }
 
 /// Whatever was the trouble before: a report of why an append waits, or waited too long, names the last one.
@@ -606,7 +606,7 @@ fn a_producer_forgotten_over_a_crash_learns_it_by_the_next_flush() {
     assert!(matches!(flushes(&mut session).as_slice(), [(7, Err(AppendError::Lost))]));
     session.flush(DURABLE, 8, now);
     session.next_out(now);
-    assert!(matches!(flushes(&mut session).as_slice(), [(8, Ok(()))]), "it is told once");
+    assert!(matches!(flushes(&mut session).as_slice(), [(8, Ok(()))]), "it is reported once");
 }
 
 /// Another crash may take what one crash has left: that is reported as well.
@@ -628,10 +628,10 @@ fn a_second_loss_is_reported() {
     };
     let first = known(0, 2, 6, 6);
     assert!(matches!(flushes_after(&first, 0).as_slice(), [(0, Err(AppendError::Lost))]));
-    assert!(matches!(flushes_after(&first, 1).as_slice(), [(1, Ok(()))]), "it is told once");
+    assert!(matches!(flushes_after(&first, 1).as_slice(), [(1, Ok(()))]), "it is reported once");
     let second = Welcome { last: None, ..known(0, 3, 4, 4) };
     assert!(matches!(flushes_after(&second, 2).as_slice(), [(2, Err(AppendError::Lost))]));
-    assert!(matches!(flushes_after(&second, 3).as_slice(), [(3, Ok(()))]), "it is told once");
+    assert!(matches!(flushes_after(&second, 3).as_slice(), [(3, Ok(()))]), "it is reported once");
 }
 
 /// Forgotten first, in a log that has it all: the crash that takes it comes later, and is seen by where it lay.

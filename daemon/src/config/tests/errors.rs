@@ -225,7 +225,6 @@ fn values_that_cannot_work_together() {
             "ingest.shm.max_rings=0",
             "`ingest.shm.max_rings`: 0 is not from 1 to 1024; `ingest.shm.enabled = false` turns rings off",
         ),
-        ("ingest.shm.spin=1s", "`ingest.shm.spin`: 1s is more than 10ms"),
         ("admin.path=./clad-data/clad.sock", "`admin.path`: it is also `ingest.unix.path`"),
     ] {
         assert_eq!(of_set(set), [format!("flag --set {set}: {text}")]);

@@ -41,7 +41,7 @@ fn each_value_keeps_the_origin_of_the_layer_that_had_the_last_word() {
     }
     let kinds: Vec<&str> = keys.iter().map(|key| loaded.provenance.of(&format!("ingest.{key}")).kind()).collect();
     assert_eq!(kinds, ["file", "file", "file", "environment", "flag"]);
-    assert_eq!(loaded.provenance.of("ingest.shm.spin").kind(), "default");
+    assert_eq!(loaded.provenance.of("ingest.shm.ring_bytes").kind(), "default");
 }
 
 /// An origin is a text; its layer is known whatever a file is called, or a flag sets.

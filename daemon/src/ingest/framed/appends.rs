@@ -247,12 +247,14 @@ impl Appends {
 
     /// Asks for a ring. An error ends the connection.
     pub(super) fn ask_for_ring(&mut self, wanted: RingWanted) -> Result<(), ErrorInfo> {
+        let handed_back = self.ring.handed_back(&wanted)?;
         let producer = self.appending()?;
         let asker = Asker {
             peer: Peer::clone(&self.peer),
             producer: producer.id,
             producer_epoch: producer.epoch,
             owner: producer.owner,
+            handed_back,
         };
         self.ring.ask(wanted, asker, self.session.waits())
     }

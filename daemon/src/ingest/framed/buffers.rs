@@ -120,7 +120,7 @@ mod tests {
         assert!(one.give_back() && !one.give_back());
         assert!(second.has_room_behind(2 * OUT_UNSHARED_BYTES_MAX));
         let granted = budget.in_use();
-        assert!(one.has_room_behind(OUT_UNSHARED_BYTES_MAX), "it begins anew");
+        assert!(one.has_room_behind(OUT_UNSHARED_BYTES_MAX), "it begins again");
         assert_eq!(budget.in_use(), granted + 2 * OUT_UNSHARED_BYTES_MAX);
         drop((one, second, other));
         assert_eq!(budget.in_use(), 0);

@@ -17,7 +17,7 @@ use super::service::{CLOSE_TIMEOUT, READ_END_POLL_INTERVAL, Service, end_of};
 use crate::ingest::admission::count_refusal;
 use crate::ingest::connection_slots::makes_room;
 use crate::ingest::peer::Peer;
-use crate::ingest::reactor::GiveFds;
+use crate::ingest::reactor::{GiveFds, TakeFds};
 use crate::ingest::slots::{PendingAnswer, SlotState};
 
 /// A connection: bytes in, appends, bytes out.
@@ -35,7 +35,7 @@ pub(super) struct Connection {
 /// Serves one connection to its end.
 pub(crate) async fn serve<R, W>(service: Service, peer: Peer, slot_state: Arc<SlotState>, mut rd: R, mut wr: W)
 where
-    R: AsyncRead + Unpin + Send,
+    R: AsyncRead + TakeFds + Unpin + Send,
     W: AsyncWrite + GiveFds + Unpin + Send,
 {
     let watermarks = service.admission.journal.watcher();
@@ -66,7 +66,7 @@ impl Connection {
 
     async fn run<R, W>(&mut self, rd: &mut R, wr: &mut W, mut watermarks: Watcher) -> io::Result<()>
     where
-        R: AsyncRead + Unpin + Send,
+        R: AsyncRead + TakeFds + Unpin + Send,
         W: AsyncWrite + GiveFds + Unpin + Send,
     {
         if !self.handshake(rd, wr).await? {
@@ -120,7 +120,10 @@ impl Connection {
                 more = self.input.more(rd), if may_read || self.input.waits_for_share() => match more? {
                     Some(0) if self.slot_state.is_leaving() => {} // it seems so only
                     Some(0) => return self.hang_up(wr, watermarks).await,
-                    Some(_) => self.slot_state.active(self.input.last_activity),
+                    Some(_) => {
+                        self.appends.ring.came(rd.take_fds());
+                        self.slot_state.active(self.input.last_activity);
+                    }
                     None => {}
                 },
                 drained = end_of(&mut self.appends.ring.draining), if self.appends.ring.draining.is_some() => {
@@ -148,7 +151,7 @@ impl Connection {
     /// HELLO and WELCOME; `false` when the peer was sent the reason of a refusal.
     async fn handshake<R, W>(&mut self, rd: &mut R, wr: &mut W) -> io::Result<bool>
     where
-        R: AsyncRead + Unpin + Send,
+        R: AsyncRead + TakeFds + Unpin + Send,
         W: AsyncWrite + Unpin + Send,
     {
         let timeout = self.service.handshake_timeout;
@@ -261,7 +264,10 @@ impl Connection {
     }
 
     async fn last_words<W: AsyncWrite + Unpin>(&mut self, wr: &mut W) -> io::Result<()> {
-        self.appends.producer = None; // its session ends before the peer can see the end
+        // Its session ends before the peer can see the end, and so does its hold of a ring: a HELLO that comes next
+        // waits for the end of that ring, and does not resume it.
+        self.appends.producer = None;
+        self.appends.ring.release();
         let say = async {
             wr.write_all_buf(&mut self.output.bytes).await?;
             wr.shutdown().await

@@ -7,6 +7,7 @@ use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
 use super::appends::Flow;
 use super::burst::Burst;
 use super::connection::Connection;
+use super::ring::misplaced_fds;
 use crate::ingest::admission::count_refusal;
 use crate::ingest::reactor::defer_write;
 
@@ -18,18 +19,28 @@ impl Connection {
             self.appends.arrival = self.service.admission.arrival();
         }
         let mut burst = Burst::default();
-        let (at, flow) = self.frames(&bytes, &mut burst);
+        let (at, flow) = match self.has_misplaced_fds(&bytes) {
+            false => self.frames(&bytes, &mut burst),
+            true => (0, self.fatal(misplaced_fds())),
+        };
         burst.deferred.into_iter().for_each(defer_write);
         self.input.handled(bytes, at, flow);
         self.output.release_unused(); // room was made for answers that were not wanted
         flow
     }
 
+    /// Returns true if descriptors came that are not for the frame at the front.
+    fn has_misplaced_fds(&mut self, bytes: &[u8]) -> bool {
+        // Half a frame may be one that they are for. An error of framing is reported as what it is.
+        self.appends.ring.has_fds()
+            && matches!(self.input.peek(bytes), Ok(Some(raw)) if !self.appends.ring.has_fds_for(raw.header.kind))
+    }
+
     /// Handles whole frames from the front on; returns how many bytes they took, and why it stopped.
     fn frames<'a>(&mut self, bytes: &'a [u8], burst: &mut Burst<'a>) -> (usize, Flow) {
         let mut at = 0;
         if let Some(producer) = &self.appends.producer {
-            self.appends.ring.look_elsewhere(&producer.id);
+            self.appends.ring.look_elsewhere(&producer.id, producer.epoch);
         }
         loop {
             if !self.output.has_room_behind(burst.answers_len()) {

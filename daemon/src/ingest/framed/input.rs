@@ -18,8 +18,10 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 
 use super::appends::Flow;
 use super::buffers::{CHUNK_BYTES_MIN, Chunk};
+use super::ring::misplaced_fds;
 use super::service::{FRAME_TIMEOUT, STREAM_IDLE_TIMEOUT, Service, Waiting, end_of};
 use crate::ingest::quota::{Owner, QuotaGuard, QuotaHandle};
+use crate::ingest::reactor::TakeFds;
 
 /// Frames up to this length need no share of the budget for large ones. Of larger ones this many bytes come before a
 /// share is asked for: a peer that only claims a length gets nothing for it.
@@ -56,7 +58,7 @@ impl Input {
     }
 
     /// The first frame, which is HELLO.
-    pub(super) async fn hello<R: AsyncRead + Unpin>(&mut self, rd: &mut R) -> Result<Frame, ErrorInfo> {
+    pub(super) async fn hello<R: AsyncRead + TakeFds + Unpin>(&mut self, rd: &mut R) -> Result<Frame, ErrorInfo> {
         let malformed = |text| ErrorInfo::new(ErrorCode::MalformedFrame, text);
         loop {
             if let Some(raw) = peek(&self.buf, self.max_append).map_err(|e| e.info())? {
@@ -70,6 +72,7 @@ impl Input {
             }
             self.buf.reserve(CHUNK_BYTES_MIN);
             match rd.read_buf(&mut self.buf).await {
+                Ok(_) if !rd.take_fds().is_empty() => return Err(misplaced_fds()),
                 Ok(1..) if self.buf.len() <= UNSHARED_FRAME_BYTES_MAX => {}
                 _ => return Err(malformed("the connection ended before HELLO")),
             }

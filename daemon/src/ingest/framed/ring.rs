@@ -4,15 +4,17 @@
 //! two orders. The ring ends with the last connection that holds it.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
-use clad_proto::frame::{Hello, RingGiven, RingWanted};
+use clad_proto::frame::{FrameType, Hello, RingGiven, RingWanted};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo, ProducerId};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use super::output::Output;
 use super::service::{Waiting, end_of};
+use crate::fds::RECEIVED_FDS_MAX;
 use crate::ingest::admission::count_refusal;
 use crate::ingest::peer::Peer;
 use crate::ingest::reactor::GiveFds;
@@ -26,10 +28,9 @@ pub(super) struct RingControl {
     rings: Rings,
     /// A RING that is being answered, and its request id.
     asking: (u32, Waiting<Answer>),
-    /// The ring that its appends come by.
-    ring: Option<RingRef>,
-    /// The ring that its producer had when it came: unless it resumes that ring, or has another, it appends nothing.
-    met: Option<RingRef>,
+    /// Descriptors that came for a RING, [`RECEIVED_FDS_MAX`] at most.
+    fds: Vec<OwnedFd>,
+    ring: ControlledRing,
     /// Its producer has a ring that another connection was given; as of so many changes of which rings there are.
     elsewhere: (bool, u64),
     /// Waits until what its ring had reserved when a FLUSH came is with the journal.
@@ -38,21 +39,34 @@ pub(super) struct RingControl {
     pub(super) drained: Option<Result<(), ErrorInfo>>,
 }
 
+/// The ring of a connection.
+enum ControlledRing {
+    None,
+    /// The one that its producer had when it came: unless it resumes that ring, or gets another, it appends nothing.
+    Met(RingRef),
+    /// The one that its appends come by.
+    Given(RingRef),
+}
+
 impl RingControl {
     pub(super) fn new(rings: Rings) -> Self {
-        let (asking, ring, met) = ((0, None), None, None);
-        Self { rings, asking, ring, met, elsewhere: (false, 0), draining: None, drained: None }
+        let (asking, ring) = ((0, None), ControlledRing::None);
+        Self { rings, asking, fds: Vec::new(), ring, elsewhere: (false, 0), draining: None, drained: None }
     }
 
     /// Meets the ring that the producer of a HELLO has already.
     pub(super) async fn meet(&mut self, hello: &Hello, peer: &Peer) -> Result<(), ErrorInfo> {
-        self.met = self.rings.meet(hello, peer).await?;
+        self.ring = self.rings.meet(hello, peer).await?.map_or(ControlledRing::None, ControlledRing::Met);
         Ok(())
+    }
+
+    fn given(&self) -> Option<&RingRef> {
+        if let ControlledRing::Given(ring) = &self.ring { Some(ring) } else { None }
     }
 
     /// Returns true if its appends come by a ring, or will.
     pub(super) fn has_ring(&self) -> bool {
-        self.ring.is_some() || self.is_asked()
+        self.given().is_some() || self.is_asked()
     }
 
     /// Returns true if a RING waits for its answer.
@@ -62,14 +76,14 @@ impl RingControl {
 
     /// Returns true if its producer has a ring, or had one when it came: then this connection itself takes no append.
     pub(super) fn takes_appends(&self) -> bool {
-        self.has_ring() || self.met.is_some() || self.elsewhere.0
+        self.is_asked() || !matches!(self.ring, ControlledRing::None) || self.elsewhere.0
     }
 
     /// Looks if its producer was given a ring by another connection, where there are other rings than at the last look.
-    pub(super) fn look_elsewhere(&mut self, producer: &ProducerId) {
+    pub(super) fn look_elsewhere(&mut self, producer: &ProducerId, producer_epoch: u32) {
         let changes = self.rings.changes();
         if changes != self.elsewhere.1 {
-            self.elsewhere = (!self.has_ring() && self.rings.has_ring(producer), changes);
+            self.elsewhere = (!self.has_ring() && self.rings.has_ring(producer, producer_epoch), changes);
         }
     }
 
@@ -79,7 +93,7 @@ impl RingControl {
             let text = "this connection's appends come by its ring";
             return Err(ErrorInfo::new(ErrorCode::MalformedFrame, text));
         }
-        if let Some(ring) = &self.met {
+        if let ControlledRing::Met(ring) = &self.ring {
             self.rings.end(ring.id());
             return Err(not_drained());
         }
@@ -92,7 +106,7 @@ impl RingControl {
         if self.drained.is_some() || !self.has_ring() {
             return true;
         }
-        let Some(ring) = &self.ring else { return false };
+        let Some(ring) = self.given() else { return false };
         if ring.is_drained() {
             self.drained = Some(Ok(()));
         } else if self.draining.is_none() {
@@ -105,13 +119,35 @@ impl RingControl {
     /// or the log has lost records that came by it.
     pub(super) fn flushed(&mut self) -> Result<(), ErrorInfo> {
         self.drained.take().unwrap_or(Ok(()))?;
-        if self.ring.as_ref().is_some_and(RingRef::take_lost) {
+        if self.given().is_some_and(RingRef::take_lost) {
             let text = "what this ring had given back as written is not in the log any more: it is lost";
             let mut error = ErrorInfo::new(ErrorCode::JournalFailed, text);
             (error.retryable, error.maybe_written) = (false, false);
             return Err(error);
         }
         Ok(())
+    }
+
+    /// Takes descriptors that came with what was read.
+    pub(super) fn came(&mut self, mut fds: Vec<OwnedFd>) {
+        self.fds.append(&mut fds);
+        self.fds.truncate(RECEIVED_FDS_MAX);
+    }
+
+    /// Returns true if descriptors came that no frame has had yet.
+    pub(super) fn has_fds(&self) -> bool {
+        !self.fds.is_empty()
+    }
+
+    /// Returns true if what came is the one descriptor that such a frame may bring.
+    pub(super) fn has_fds_for(&self, kind: FrameType) -> bool {
+        kind == FrameType::Ring && self.fds.len() == 1
+    }
+
+    /// The descriptor that came with a RING: the memory of the ring that it names.
+    pub(super) fn handed_back(&mut self, wanted: &RingWanted) -> Result<Option<OwnedFd>, ErrorInfo> {
+        let handed_back = self.fds.pop();
+        if handed_back.is_some() && wanted.known.is_none() { Err(misplaced_fds()) } else { Ok(handed_back) }
     }
 
     /// Asks for a ring, for a connection that has unanswered appends or not. An error ends the connection.
@@ -143,19 +179,30 @@ impl RingControl {
                 return Ok(false);
             }
         };
-        (self.ring, self.met) = (Some(ring), None);
+        self.ring = ControlledRing::Given(ring);
         match tokio::time::timeout(timeout, give(wr, &mut output.bytes, request_id, &given)).await {
             Ok(result) => result.map(|()| true),
             Err(_) => Err(io::ErrorKind::BrokenPipe.into()),
         }
     }
 
+    /// Releases the ring: it ends, unless another connection holds it.
+    pub(super) fn release(&mut self) {
+        self.ring = ControlledRing::None;
+    }
+
     /// The client has said that it will not come back.
     pub(super) fn forget(&mut self) {
-        if let Some(ring) = &mut self.ring {
+        if let ControlledRing::Given(ring) = &mut self.ring {
             ring.forget();
         }
     }
+}
+
+/// Error for descriptors that came where none belongs.
+pub(super) fn misplaced_fds() -> ErrorInfo {
+    let text = "descriptors came with something else than RING: that of a known ring comes with one, its memory";
+    ErrorInfo::new(ErrorCode::MalformedFrame, text)
 }
 
 async fn give<W>(wr: &mut W, out: &mut BytesMut, request_id: u32, given: &Given) -> io::Result<()>
@@ -168,7 +215,7 @@ where
         request_id,
         id: given.id,
         known: given.known,
-        other_clock: false,
+        stored: given.stored,
         bytes: given.shape.data_bytes(),
         max_payload_bytes: given.shape.max_payload() as u32,
     }

@@ -2,6 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::Shutdown;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, mpsc as channel};
 use std::time::{Duration, Instant};
@@ -26,6 +27,8 @@ use crate::ingest::reactor::Reactor;
 use crate::ingest::rings::Rings;
 use crate::ops::metrics;
 use crate::read::Reads;
+
+mod hand_back;
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Short replacement for a minute.
@@ -69,7 +72,7 @@ struct Harness {
     connection_slots: Arc<ConnectionSlots>,
     stop: watch::Sender<bool>,
     _runtime: Runtime,
-    dir: tempfile::TempDir,
+    _dir: tempfile::TempDir,
 }
 
 /// A peer, and the time at which the daemon is done with it.
@@ -87,17 +90,22 @@ impl Harness {
         let service = service(&journal(&dir), stopped);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let reactor = Reactor::start(2, runtime.handle()).unwrap();
-        Self { reactor, service, connection_slots: ConnectionSlots::new(connections_max), stop, _runtime: runtime, dir }
+        Self {
+            reactor,
+            service,
+            connection_slots: ConnectionSlots::new(connections_max),
+            stop,
+            _runtime: runtime,
+            _dir: dir,
+        }
     }
 
-    /// Gives out rings from now on; somebody in this folder stores them.
-    fn gives_rings(&mut self, folder: &std::path::Path) -> impl Sized + use<> {
-        std::fs::create_dir(folder).unwrap();
-        let stores = crate::fdstore::tests::real(&folder.join(crate::fdstore::HOLDER_SOCKET));
-        let fd_store = crate::fdstore::FdStore::for_test(folder);
+    /// Gives out rings from now on, with room for so many descriptors in the fd store.
+    fn gives_rings(&mut self, room: Option<usize>) {
+        let fd_store = room.map_or_else(crate::fdstore::FdStore::default, crate::fdstore::FdStore::for_test);
         let settings = crate::ingest::rings::Settings::for_test(1 << 20, 4);
-        self.service.rings = Rings::start(settings, self.service.admission.clone(), fd_store, Vec::new()).unwrap();
-        stores
+        let admission = self.service.admission.clone();
+        self.service.rings = Rings::start(&self.reactor, settings, admission, fd_store, Vec::new()).unwrap();
     }
 
     /// Writes these records, of 64 KiB each.
@@ -143,7 +151,7 @@ impl Harness {
     }
 
     /// The same, and the daemon's end of its socket.
-    fn client_and_far(&self, uid: u32) -> (Client, std::os::fd::OwnedFd) {
+    fn client_and_far(&self, uid: u32) -> (Client, OwnedFd) {
         let (mut client, far) = self.stranger_and_far(uid);
         let intent = Intent { append: true, read: true };
         client.send(|out| {
@@ -154,7 +162,7 @@ impl Harness {
     }
 
     /// One that has said nothing.
-    fn stranger_and_far(&self, uid: u32) -> (Client, std::os::fd::OwnedFd) {
+    fn stranger_and_far(&self, uid: u32) -> (Client, OwnedFd) {
         let slot = self.take_slot(uid).expect("a place");
         let (near, far) = UnixStream::pair().unwrap();
         near.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
@@ -216,7 +224,7 @@ impl Client {
 
     fn read(&mut self, follow: bool) {
         let (from, min_level) = (ReadFrom::Offset(0), AckLevel::Written);
-        let read = Read { request_id: 9, from, follow, limit: None, min_level, since: None, until: None };
+        let read = Read { request_id: 9, from, follow, limit: None, min_level, since: None, until: None, filter: None };
         self.send(|out| read.encode(out));
     }
 
@@ -245,7 +253,7 @@ fn a_stop_waits_for_nobody_who_has_not_said_hello() {
     let (mut client, far) = harness.stranger_and_far(ME);
     drop(far);
     let _ = harness.stop.send(true);
-    let Some(Frame::Error(answer)) = client.frame() else { panic!("it is told why") };
+    let Some(Frame::Error(answer)) = client.frame() else { panic!("no reason was sent") };
     assert_eq!(answer.error.code, ErrorCode::ShuttingDown);
     assert!(client.frame().is_none(), "and the connection ends");
     client.ended.recv_timeout(TEST_TIMEOUT).expect("the daemon is done with it");
@@ -323,7 +331,7 @@ fn who_makes_room_is_notified_and_answered_and_the_others_stay() {
     first.ping(1);
     third.ping(1);
     let mut other = harness.client(ANOTHER);
-    let Some(Frame::Error(answer)) = second.frame() else { panic!("it is told") };
+    let Some(Frame::Error(answer)) = second.frame() else { panic!("no error was sent") };
     assert_eq!(
         (answer.request_id, answer.error.code, answer.error.retryable),
         (0, ErrorCode::TooManyConnections, true)
@@ -338,7 +346,7 @@ fn who_makes_room_is_notified_and_answered_and_the_others_stay() {
 
 /// Its taken appends are answered to the last one, and nothing more is taken.
 #[test]
-fn who_makes_room_in_the_middle_of_its_appends_is_owed_nothing_at_the_end() {
+fn who_makes_room_in_the_middle_of_its_appends_has_no_answers_due_at_the_end() {
     const APPENDS: u64 = 200;
     let harness = Harness::new(4);
     // No task of it runs: it cannot be asked.
@@ -369,7 +377,7 @@ fn who_makes_room_in_the_middle_of_its_appends_is_owed_nothing_at_the_end() {
         };
         let (mut accepted, mut end, mut durable) = (1, first.first_offset, 0);
         let error = loop {
-            match busy.frame().expect("it is told") {
+            match busy.frame().expect("an answer") {
                 Frame::Accepted(answer) => (accepted, end) = (accepted + 1, answer.first_offset + 1),
                 Frame::Watermark(mark) if mark.level == AckLevel::Durable => durable = mark.offset,
                 Frame::Watermark(_) => {}
@@ -546,8 +554,7 @@ fn a_reader_that_follows_and_rests_gives_its_room_back() {
 #[test]
 fn who_does_not_take_the_ring_that_was_given_loses_it() {
     let mut harness = Harness::new(10);
-    let folder = harness.dir.path().join("holder");
-    let _holder = harness.gives_rings(&folder);
+    harness.gives_rings(Some(64));
     harness.service.peer_timeouts =
         PeerTimeouts { write: TEST_TIMEOUT * 10, reader_write: TEST_TIMEOUT * 10, ring_handover: TEST_TIMEOUT * 10 };
     for takes in [true, false] {
@@ -582,8 +589,7 @@ fn who_does_not_take_the_ring_that_was_given_loses_it() {
 #[test]
 fn an_append_by_a_socket_is_busy_while_its_producer_has_a_ring() {
     let mut harness = Harness::new(10);
-    let folder = harness.dir.path().join("holder");
-    let _holder = harness.gives_rings(&folder);
+    harness.gives_rings(Some(64));
     let intent = Intent { append: true, read: false };
     let producer_id = clad_proto::ProducerId::from_bytes([5; 16]);
     let hello = Hello { min_version: 1, max_version: MAX_VERSION, intent, producer_id, ..Hello::default() };

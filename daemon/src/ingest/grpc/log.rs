@@ -110,6 +110,7 @@ impl Block for Otlp {
                 Message::Gap(v1::Gap { from: gap.from, to: gap.to, epoch: gap.epoch, reason })
             }
             Item::CaughtUp(caught_up) => Message::CaughtUp(caught_up.cursor.into()),
+            Item::Progress(progress) => Message::Progress(progress.cursor.into()),
             Item::End(end) => Message::End(v1::ReadEnd {
                 cursor: Some(end.cursor.into()),
                 reason: v1::ReadEndReason::from(end.reason).into(),

@@ -1,4 +1,5 @@
-//! The ingest threads: they serve the connections of the framed protocol, and make their deferred writes.
+//! The ingest threads: they serve the connections of the framed protocol and drain the rings, and make the deferred
+//! writes of both.
 //!
 //! An append that goes alone is dearer by its hand-overs than by its write: from the thread that reads the socket to
 //! one that may block, and back. So these threads may block: they are no workers of the runtime that serves everything
@@ -22,9 +23,11 @@
 //! - **No task is run once the runtime goes** ([`Reactor::end`]): timers, and the tasks that connections spawn, are the
 //!   runtime's, and a timer that is polled then panics.
 
+mod bells;
 mod poll;
 mod queue;
 mod socket;
+mod sources;
 #[cfg(test)]
 mod tests;
 mod turn;
@@ -42,10 +45,12 @@ use async_task::Runnable;
 use clad_journal::{DeferredWrite, WriteBuffer};
 use tokio::runtime::Handle;
 
+pub(crate) use self::bells::{Bell, Bells, Timer};
 use self::poll::{BELL, Backoff, Events};
 use self::queue::{At, Queue, Ready};
-pub(crate) use self::socket::{GiveFds, Socket};
-use self::socket::{Source, Sources};
+use self::socket::Source;
+pub(crate) use self::socket::{GiveFds, Socket, TakeFds};
+use self::sources::Sources;
 use self::turn::TASK_TURN_MAX;
 use crate::defect::ends_clad;
 
@@ -163,6 +168,11 @@ impl Reactor {
     /// Takes over a connected stream. Both halves are to be used by one task of this reactor.
     pub(crate) fn adopt(&self, stream: impl Into<OwnedFd>) -> io::Result<(Socket, Socket)> {
         Source::adopt(&self.0.0.sources, stream.into())
+    }
+
+    /// Watches descriptors that wake a task.
+    pub(crate) fn bells(&self) -> Bells {
+        Bells::new(&self.0.0.sources)
     }
 
     /// Runs a task to its end.

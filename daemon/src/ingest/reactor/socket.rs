@@ -5,23 +5,23 @@
 //!   that an event during the call stays. After a waiter was noted, the state is looked at once more.
 //! - **No event without a waiter.** Room to write is asked for only while there is none: a socket that always reports
 //!   it wakes a thread here each time the peer takes an answer.
-//! - A read that did not fill its buffer has emptied the socket: later bytes are a new event. An end or an error was
-//!   reported with the bytes before it, and is remembered until it was read.
+//! - A read that did not fill its buffer has emptied the socket, unless descriptors came with it: later bytes are a
+//!   new event. An end or an error was reported with the bytes before it, and is remembered until it was read.
 
-use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, recv, send, shutdown, sockopt};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::sources::{Sources, Watched};
 use super::turn::operate;
 use crate::fds;
 
@@ -42,82 +42,39 @@ pub(crate) trait GiveFds {
     fn give(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> impl Future<Output = io::Result<usize>> + Send;
 }
 
-/// Sockets of one epoll, by the number of their events.
-pub(super) struct Sources {
-    epoll: Arc<OwnedFd>,
-    known: Mutex<Known>,
-}
-
-#[derive(Default)]
-struct Known {
-    last: u64,
-    by_number: HashMap<u64, Weak<Source>>,
-}
-
-impl Sources {
-    pub(super) fn new(epoll: &Arc<OwnedFd>) -> Arc<Self> {
-        Arc::new(Self { epoll: epoll.clone(), known: Mutex::default() })
-    }
-
-    pub(super) fn find(&self, number: u64) -> Option<Arc<Source>> {
-        self.known().by_number.get(&number).and_then(Weak::upgrade)
-    }
-
-    #[cfg(test)]
-    pub(super) fn is_empty(&self) -> bool {
-        self.known().by_number.is_empty()
-    }
-
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// Socket by which descriptors may come.
+pub(crate) trait TakeFds {
+    /// The descriptors that came with what was read, [`fds::RECEIVED_FDS_MAX`] at most.
+    fn take_fds(&mut self) -> Vec<OwnedFd>;
 }
 
 pub(super) struct Source {
     fd: OwnedFd,
     key: u64,
+    /// A peer on this host, which may send descriptors along.
+    is_unix: bool,
     sources: Arc<Sources>,
     state: AtomicU8,
     waiting: Mutex<Option<Waker>>,
 }
 
-/// One half of a connection. The socket is closed with the second.
-pub(crate) struct Socket(Arc<Source>);
+/// One half of a connection, and the descriptors that it has read. The socket is closed with the second.
+pub(crate) struct Socket(Arc<Source>, Vec<OwnedFd>);
 
 impl Source {
     pub(super) fn adopt(sources: &Arc<Sources>, fd: OwnedFd) -> io::Result<(Socket, Socket)> {
         rustix::io::ioctl_fionbio(&fd, true)?;
-        let mut known = sources.known();
-        known.last += 1;
-        let key = known.last;
+        let is_unix = sockopt::socket_domain(&fd)? == AddressFamily::UNIX;
         let (state, waiting) = (AtomicU8::new(WRITE), Mutex::default());
-        let source = Arc::new(Self { fd, key, sources: sources.clone(), state, waiting });
-        known.by_number.insert(key, Arc::downgrade(&source));
-        drop(known);
-        epoll::add(&sources.epoll, &source.fd, EventData::new_u64(key), INPUT)?;
-        Ok((Socket(source.clone()), Socket(source)))
-    }
-
-    /// Notes events of the epoll.
-    pub(super) fn happened(&self, flags: EventFlags) {
-        let mut state = 0;
-        if flags.contains(EventFlags::IN) {
-            state |= READ;
-        }
-        if flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR) {
-            state |= READ | ENDED;
-        }
-        if flags.intersects(EventFlags::OUT | EventFlags::HUP | EventFlags::ERR) {
-            state |= WRITE;
-        }
-        self.state.fetch_or(state, Ordering::AcqRel);
-        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).take();
-        waiting.inspect(Waker::wake_by_ref);
+        let made = |key| Self { fd, key, is_unix, sources: sources.clone(), state, waiting };
+        let source = sources.enter(made);
+        sources.watch(&source.fd, source.key, INPUT)?;
+        Ok((Socket(source.clone(), Vec::new()), Socket(source, Vec::new())))
     }
 
     /// Asks for these events from now on; those that are already there are reported at once.
     fn ask(&self, events: EventFlags) -> io::Result<()> {
-        Ok(epoll::modify(&self.sources.epoll, &self.fd, EventData::new_u64(self.key), events)?)
+        self.sources.ask(&self.fd, self.key, events)
     }
 
     /// Calls as soon as it may succeed. The call returns how much it did, and whether there may be more to do at once.
@@ -195,20 +152,41 @@ impl Socket {
 
 impl Drop for Source {
     fn drop(&mut self) {
-        self.sources.known().by_number.remove(&self.key);
         // The descriptor may live on in a process that was forked: then closing it would not take it out.
-        let _ = epoll::delete(&self.sources.epoll, &self.fd);
+        self.sources.unwatch(&self.fd);
+        self.sources.forget(self.key);
+    }
+}
+
+impl Watched for Source {
+    fn happened(&self, flags: EventFlags) {
+        let mut state = 0;
+        if flags.contains(EventFlags::IN) {
+            state |= READ;
+        }
+        if flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR) {
+            state |= READ | ENDED;
+        }
+        if flags.intersects(EventFlags::OUT | EventFlags::HUP | EventFlags::ERR) {
+            state |= WRITE;
+        }
+        self.state.fetch_or(state, Ordering::AcqRel);
+        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).take();
+        waiting.inspect(Waker::wake_by_ref);
     }
 }
 
 impl AsyncRead for Socket {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let source = &*self.0;
+        let Self(source, fds) = self.get_mut();
         let read = source.poll(context, READ, || {
             let room = buf.initialize_unfilled();
             let all = room.len();
-            let (read, _) = recv(&source.fd, room, RecvFlags::DONTWAIT)?;
-            Ok((read, read == all))
+            let (read, is_cut) = match source.is_unix {
+                true => fds::read(&source.fd, room, fds)?,
+                false => (recv(&source.fd, room, RecvFlags::DONTWAIT)?.0, false),
+            };
+            Ok((read, read == all || is_cut))
         });
         read.map_ok(|read| buf.advance(read))
     }
@@ -236,6 +214,12 @@ impl AsyncWrite for Socket {
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.fd.as_fd()
+    }
+}
+
+impl TakeFds for Socket {
+    fn take_fds(&mut self) -> Vec<OwnedFd> {
+        std::mem::take(&mut self.1)
     }
 }
 

@@ -333,7 +333,7 @@ fn a_panic_outside_of_a_task_ends_the_process() {
     struct Panics;
     impl Wake for Panics {
         fn wake(self: Arc<Self>) {
-            panic!("on purpose, where an event is told");
+            panic!("on purpose, where an event is reported");
         }
     }
     if std::env::var_os(HERE).is_some() {
@@ -368,6 +368,6 @@ fn a_deferred_write_is_bounded_by_tasks_and_time() {
     assert!(
         long.may_run_task(false, began + DEFERRED_WRITE_DELAY_MAX)
             && may_run_task(&mut long, DEFERRED_WRITE_DELAY_MAX * 2),
-        "nothing was owed between"
+        "no write was deferred between"
     );
 }

@@ -28,6 +28,8 @@ use clad_proto::frame::{AppendHead, AppendView, RingAppendTrailer};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
 use clad_shm::Entry;
 
+use super::busy::Asked;
+use super::hold::Hold;
 use super::ring::Ring;
 use crate::ingest::quota::{Owner, QuotaGuard, Taking};
 use crate::ingest::{Admission, Arrival, refusal};
@@ -108,6 +110,7 @@ impl Batch {
         self.taken.is_empty()
     }
 
+    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.taken.len()
     }
@@ -194,11 +197,6 @@ impl Batch {
                 false
             }
         });
-    }
-
-    /// Returns true if rings of some owner wait for room.
-    pub(super) fn has_waiters(&self) -> bool {
-        !self.waiters.is_empty()
     }
 
     /// Counts each append for its owner. Appends for which the owner has no room wait, with a place in its queue.
@@ -333,9 +331,11 @@ fn settle(taken: &[Taken], rings: &mut [Ring], verdicts: Vec<Result<Accepted, Ap
         };
         let (Some(verdict), false) = (verdict, stopped[taken.ring]) else { continue };
         let ring = &mut rings[taken.ring];
-        touched[taken.ring] = true;
-        handed.asked |= taken.level >= AckLevel::Received;
-        handed.waits |= taken.level >= AckLevel::Written;
+        let sends_on = std::mem::replace(&mut touched[taken.ring], true);
+        if taken.level >= AckLevel::Received && handed.asked < Asked::Stream {
+            let streams = sends_on || ring.in_flight.has_unanswered();
+            handed.asked = if streams { Asked::Stream } else { Asked::Answers };
+        }
         let error = match verdict {
             Ok(accepted) => {
                 counts.add(&accepted, taken.payload_bytes(), taken.level);
@@ -385,22 +385,13 @@ pub(super) enum Fill {
     Blocked,
 }
 
-/// Time until which nothing is taken.
-#[derive(Clone, Debug)]
-pub(super) struct Hold {
-    pub(super) until: Instant,
-    pub(super) why: ErrorInfo,
-}
-
 /// Result of a batch.
 #[derive(Default)]
 pub(super) struct Handed {
     /// The journal takes nothing now.
     pub(super) hold: Option<Hold>,
-    /// A client asked for an answer.
-    pub(super) asked: bool,
-    /// A client waits for the disk.
-    pub(super) waits: bool,
+    /// Answers that the clients asked for.
+    pub(super) asked: Asked,
     /// The write that the batch wants, and for which no thread was woken.
     pub(super) deferred_write: Option<DeferredWrite>,
 }

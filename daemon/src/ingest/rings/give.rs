@@ -1,57 +1,35 @@
 //! Creation of rings: given to a client, or adopted from an earlier daemon.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clad_journal::AppendError;
 use clad_proto::frame::{RingId, RingWanted};
 use clad_proto::{ErrorCode, ErrorInfo, ProducerId};
-use clad_shm::{Drain, OpenError, Shape};
+use clad_shm::{Drain, OpenError};
 use tokio::sync::oneshot;
 
+use super::given::Given;
+use super::handle::{RETIRE_TIMEOUT, RingRef, Rings, not_drained};
 use super::process::Process;
-use super::registry::{Registration, RingQuota};
+use super::registry::{RegisteredRing, Registration, RingQuota};
 use super::ring::Ring;
+use super::shared::{Order, Shared, memory, peer_of, registered_ring, shape};
 use super::stalled::AttachError;
-use super::{Order, RingRef, Rings, Shared, duplicate, memory, peer_of, registered_ring, shape};
 use crate::fdstore::{Layout, Note, RING_FDS, StoredRing};
 use crate::ingest::{Admission, Owner, Peer, Producer, random};
 use crate::ops::metrics;
 
-const RINGS_DISABLED: &str = "this daemon gives out no rings ([ingest.shm] enabled)";
+pub(super) const RINGS_DISABLED: &str = "this daemon gives out no rings ([ingest.shm] enabled)";
 /// Time that a client has to come back to its ring after a restart of the daemon. What it has pushed is drained
 /// meanwhile; later it gets another ring.
 const CLIENT_RETURN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time that a client asking for a ring waits for the drain to have it: less than the time that clients give a
 /// handshake.
-const DRAIN_REPLY_TIMEOUT: Duration = super::RETIRE_TIMEOUT;
+const DRAIN_REPLY_TIMEOUT: Duration = RETIRE_TIMEOUT;
 /// The smallest ring that a client can have.
 const RING_BYTES_MIN: u32 = 16 * 1024;
-
-/// Answer to a client, with the descriptors that go with it.
-pub(crate) struct Given {
-    pub(crate) id: RingId,
-    pub(crate) known: bool,
-    pub(crate) shape: Shape,
-    /// Completion page, and for a new ring the ring and its doorbell.
-    pub(crate) fds: Vec<OwnedFd>,
-}
-
-impl Given {
-    fn new(note: Note, drain: &Drain) -> std::io::Result<Self> {
-        let fds = drain.client_fds();
-        let fds =
-            [fds.completion_page, fds.ring, fds.waker].map(duplicate).into_iter().collect::<std::io::Result<_>>()?;
-        Ok(Self { id: note.id, known: false, shape: drain.shape(), fds })
-    }
-
-    /// The ring that the client has already.
-    pub(super) fn again(note: Note, drain: &Drain) -> std::io::Result<Self> {
-        let completion_page = duplicate(drain.client_fds().completion_page)?;
-        Ok(Self { id: note.id, known: true, shape: drain.shape(), fds: vec![completion_page] })
-    }
-}
 
 /// Client that asks for a ring.
 pub(crate) struct Asker {
@@ -59,9 +37,32 @@ pub(crate) struct Asker {
     pub(crate) producer: ProducerId,
     pub(crate) producer_epoch: u32,
     pub(crate) owner: u64,
+    /// The memory of the ring that it names.
+    pub(crate) handed_back: Option<OwnedFd>,
 }
 
-fn unavailable(text: impl Into<String>) -> ErrorInfo {
+impl Asker {
+    /// Its ring: whose it is says the kernel, and the handshake.
+    pub(super) fn note(&self, id: RingId, uid: u32) -> Note {
+        let (pid, pid_start) = self.peer.process();
+        Note {
+            id,
+            producer: self.producer,
+            producer_epoch: self.producer_epoch,
+            uid,
+            gid: self.peer.gid.unwrap_or_default(),
+            pid,
+            pid_start,
+            layout: Layout::default(),
+        }
+    }
+}
+
+pub(super) fn going_down() -> ErrorInfo {
+    ErrorInfo::new(ErrorCode::ShuttingDown, "clad is stopping").retry_after_ms(1000)
+}
+
+pub(super) fn unavailable(text: impl Into<String>) -> ErrorInfo {
     ErrorInfo::new(ErrorCode::RingUnavailable, text)
 }
 
@@ -74,6 +75,11 @@ fn drain_does_not_get_on() -> ErrorInfo {
 impl Rings {
     /// Gives out a ring, or the new completion page of one that the client has; it lasts as long as the reference.
     pub(crate) async fn give(&self, wanted: RingWanted, asker: Asker) -> Result<(Given, RingRef), ErrorInfo> {
+        let (given, ring_ref) = self.find_or_make(wanted, asker).await?;
+        Ok((Given { stored: ring_ref.registered.is_stored(), ..given }, ring_ref))
+    }
+
+    async fn find_or_make(&self, wanted: RingWanted, mut asker: Asker) -> Result<(Given, RingRef), ErrorInfo> {
         let Some(shared) = &self.0 else {
             return Err(unavailable(RINGS_DISABLED));
         };
@@ -87,13 +93,21 @@ impl Rings {
         if let Some(known) = wanted.known {
             let theirs = before.filter(|m| m.note.id == known && m.note.uid == uid);
             let ring_ref = theirs.and_then(|registered| RingRef::of(shared, &registered));
-            let ring_ref = ring_ref.ok_or_else(|| unavailable("there is no such ring any more"))?;
-            return Ok((self.resume(shared, known).await?, ring_ref));
+            return match (ring_ref, asker.handed_back.take()) {
+                (Some(ring_ref), handed_back) => {
+                    let mut given = self.resume(shared, known).await?;
+                    // Only a client that hands it back can have another doorbell than the ring.
+                    given.fds.truncate(if handed_back.is_some() { 2 } else { 1 });
+                    Ok((given, ring_ref))
+                }
+                (None, Some(memory)) => self.take_back(shared, (known, uid), memory, asker).await,
+                (None, None) => Err(unavailable("there is no such ring any more")),
+            };
         }
         if let Some(before) = before
             && !self.retire(before.note.id).await
         {
-            return Err(super::not_drained());
+            return Err(not_drained());
         }
         let (shared, wanted_bytes) = (shared.clone(), wanted.bytes);
         // This brings memory in and asks the fd store: not on a worker.
@@ -105,7 +119,7 @@ impl Rings {
         }
     }
 
-    async fn resume(&self, shared: &Shared, id: RingId) -> Result<Given, ErrorInfo> {
+    pub(super) async fn resume(&self, shared: &Shared, id: RingId) -> Result<Given, ErrorInfo> {
         let (given, answer) = oneshot::channel();
         shared.order(Order::Resume(id, given));
         let answer = tokio::time::timeout(DRAIN_REPLY_TIMEOUT, answer).await.map_err(|_| drain_does_not_get_on())?;
@@ -120,18 +134,7 @@ impl Shared {
         uid: u32,
         wanted_bytes: u32,
     ) -> Result<(Given, RingRef, oneshot::Receiver<()>), ErrorInfo> {
-        let (pid, pid_start) = asker.peer.process();
-        let note = Note {
-            id: RingId::from_bytes(random()?),
-            producer: asker.producer,
-            producer_epoch: asker.producer_epoch,
-            uid,
-            gid: asker.peer.gid.unwrap_or_default(),
-            pid,
-            pid_start,
-            other_clock: false,
-            layout: Layout::default(),
-        };
+        let note = asker.note(RingId::from_bytes(random()?), uid);
         let most = self.settings.bytes;
         let bytes = if wanted_bytes == 0 { most } else { wanted_bytes.clamp(RING_BYTES_MIN, most).next_power_of_two() };
         let shape = shape(bytes.min(most)).ok_or_else(|| unavailable("no ring can be of that size"))?;
@@ -145,38 +148,17 @@ impl Shared {
         let watermarks = self.journal.watermarks();
         let drain = Drain::create(shape, first, self.journal.meta().log_id, watermarks.epoch).map_err(&made)?;
         let registered = registered_ring(note, &drain).map_err(made)?;
-        let rings = self.settings.max_rings;
-        match self.registry.register(registered.clone(), self.share(rings)) {
-            Registration::Done => {}
-            Registration::HasOne => return Err(super::not_drained()),
-            Registration::Full => {
-                metrics::refused_for_share(metrics::Share::Rings);
-                let text = format!(
-                    "as many rings as [ingest.shm] max_rings ({rings}) and ring_bytes allow are given out, or as many to this \
-                     user as others leave him: at most half of them, and of what is free"
-                );
-                return Err(ErrorInfo::new(ErrorCode::Busy, text).limited_to(rings as u64).retry_after_ms(1000));
-            }
-        }
-        let fds = drain.client_fds();
-        if let Err(e) = self.fd_store.put(&note, [fds.ring, fds.waker]) {
-            self.registry.deregister(&registered);
-            tracing::error!(error = %e, keeper = self.fd_store.name(), "a ring cannot be kept: none is given out");
-            return Err(unavailable(format!("{} does not keep it: {e}", self.fd_store.name())));
-        }
+        let doorbell = self.bells.doorbell(drain.waker());
+        let doorbell = doorbell.map_err(|e| unavailable(format!("the ring's doorbell cannot be watched: {e}")))?;
+        self.enter(registered.clone())?;
+        self.put(&registered, &drain);
         let given = Given::new(note, &drain).map_err(|e| {
             self.fd_store.forget(&note);
             self.registry.deregister(&registered);
             unavailable(format!("no descriptors for a ring: {e}"))
         })?;
-        let ring = Ring::new(
-            registered.clone(),
-            drain,
-            self.admission(),
-            peer_of(&note),
-            producer,
-            Process::of(&note).watched(),
-        );
+        let watched = (doorbell, self.bells.process(Process::of(&note).watched()));
+        let ring = Ring::new(registered.clone(), drain, self.admission(), peer_of(&note), producer, watched);
         let (done, added) = oneshot::channel();
         let ring_ref = RingRef::of(self, &registered);
         match ring_ref.filter(|_| self.order(Order::Add(Box::new(ring), done))) {
@@ -184,7 +166,37 @@ impl Shared {
             None => {
                 self.fd_store.forget(&note);
                 self.registry.deregister(&registered);
-                Err(ErrorInfo::new(ErrorCode::ShuttingDown, "clad is stopping").retry_after_ms(1000))
+                Err(going_down())
+            }
+        }
+    }
+
+    /// Stores a ring, where there is a store and it has room. The ring is given out all the same, without `posted`.
+    pub(super) fn put(&self, registered: &RegisteredRing, drain: &Drain) {
+        let fds = drain.client_fds();
+        match self.fd_store.put(&registered.note, [fds.ring, fds.waker]) {
+            Ok(()) => registered.set_stored(),
+            Err(_) if !self.fd_store.exists() => {}
+            Err(error) => {
+                tracing::error!(%error, "{} does not take a ring: `posted` is not offered there", crate::fdstore::NAME);
+            }
+        }
+    }
+
+    /// Enters a ring, within the quotas.
+    pub(super) fn enter(&self, registered: Arc<RegisteredRing>) -> Result<(), ErrorInfo> {
+        let rings = self.settings.max_rings;
+        match self.registry.register(registered, self.share(rings)) {
+            Registration::Done => Ok(()),
+            Registration::HasOne => Err(not_drained()),
+            Registration::Known => Err(unavailable("another producer has this ring")),
+            Registration::Full => {
+                metrics::refused_for_share(metrics::Share::Rings);
+                let text = format!(
+                    "as many rings as [ingest.shm] max_rings ({rings}) and ring_bytes allow are given out, or as many to this \
+                     user as others leave him: at most half of them, and of what is free"
+                );
+                Err(ErrorInfo::new(ErrorCode::Busy, text).limited_to(rings as u64).retry_after_ms(1000))
             }
         }
     }
@@ -219,8 +231,10 @@ impl Shared {
             let stored = StoredRing { note, fds: vec![not.ring, not.waker] };
             Box::new((stored, AttachError::of(not.error)))
         })?;
-        let registered = match registered_ring(note, &drain) {
-            Ok(registered) => registered,
+        let doorbell = self.bells.doorbell(drain.waker());
+        let doorbell = doorbell.map_err(|error| OpenError::Os { what: "watch a ring's doorbell", error });
+        let (registered, doorbell) = match registered_ring(note, &drain).and_then(|ring| Ok((ring, doorbell?))) {
+            Ok(both) => both,
             Err(error) => {
                 let stored = StoredRing { note, fds: drain.into_fds().into() };
                 return Err(Box::new((stored, AttachError::of(error))));
@@ -240,7 +254,8 @@ impl Shared {
             max_record: today.max_record.max(longest),
             ..Admission::clone(&today)
         };
-        let mut ring = Ring::new(registered, drain, Arc::new(admission), peer_of(&note), producer, process.watched());
+        let watched = (doorbell, self.bells.process(process.watched()));
+        let mut ring = Ring::new(registered, drain, Arc::new(admission), peer_of(&note), producer, watched);
         ring.is_adopted();
         match over {
             true => ring.leave(false),
@@ -249,9 +264,4 @@ impl Shared {
         ring.look_for_loss();
         Ok(ring)
     }
-}
-
-/// Borrowed, to be sent.
-pub(crate) fn borrowed(fds: &[OwnedFd]) -> Vec<std::os::fd::BorrowedFd<'_>> {
-    fds.iter().map(AsFd::as_fd).collect()
 }

@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use clad_journal::{Accepted, Watermarks};
+use clad_journal::{Accepted, Wants, Watermarks};
 use clad_proto::AckLevel;
 use clad_shm::Entry;
 
@@ -74,6 +74,8 @@ pub(super) struct Moved {
     pub(super) given_back: Option<u64>,
     /// The last of that which the log took.
     pub(super) stored: Option<Stored>,
+    /// One of them has the level that it asked for.
+    pub(super) answered: bool,
     /// The journal has failed under the next of them.
     pub(super) failed: bool,
 }
@@ -127,11 +129,12 @@ impl InFlight {
         {
             self.given_back += 1;
         }
+        let mut answered = false;
         for out in self.row.range(before.0..self.written) {
-            count(metrics::Level::Written, out.written, out.since);
+            answered |= count(metrics::Level::Written, out.written, out.since);
         }
         for out in self.row.range(before.1..self.durable) {
-            count(metrics::Level::Durable, out.durable, out.since);
+            answered |= count(metrics::Level::Durable, out.durable, out.since);
         }
         let upto = |from, to: usize| if from < to { self.row.get(to - 1).map(|out| out.upto) } else { None };
         let has_failed = |at: usize| self.row.get(at).is_some_and(|out| out.failures != watermarks.failures);
@@ -140,10 +143,24 @@ impl InFlight {
             durable: upto(before.1, self.durable),
             given_back: upto(before.2, self.given_back),
             stored: self.row.range(before.2..self.given_back).rev().find_map(|out| out.stored),
+            answered,
             failed: has_failed(self.written) || has_failed(self.durable),
         };
         self.forget(if tracks_durable { self.given_back.min(self.durable) } else { self.given_back });
         moved
+    }
+
+    /// Returns true if one of them asked for a level that it has not reached.
+    pub(super) fn has_unanswered(&self) -> bool {
+        let unwritten = self.row.range(self.written..).any(|out| out.written.0 > 0);
+        unwritten || self.row.range(self.durable..).any(|out| out.durable.0 > 0)
+    }
+
+    /// Watermarks that move the next of them, if nobody fails: 0 for one that waits for none. Those that are given back
+    /// are there until they are `durable`, or nobody waits for that.
+    pub(super) fn wants(&self) -> Wants {
+        let end = |at: usize| self.row.get(at).map_or(u64::MAX, |out| out.stored.map_or(0, |stored| stored.end));
+        Wants { written: end(self.written), durable: end(self.durable) }
     }
 
     /// Number of those that have reached a level; `from` had reached it before.
@@ -175,8 +192,10 @@ impl InFlight {
     }
 }
 
-fn count(level: metrics::Level, (appends, records): (u64, u64), since: Instant) {
+/// Returns true if there are any.
+fn count(level: metrics::Level, (appends, records): (u64, u64), since: Instant) -> bool {
     if appends > 0 {
         metrics::acked(level, appends, records, since.elapsed());
     }
+    appends > 0
 }

@@ -14,16 +14,23 @@ use crate::ingest::quota::{self, Owner, grows};
 /// No connection has held it since this daemon started: its client may come back.
 const NEVER_REFERENCED: u32 = u32::MAX;
 
+/// Identity of a ring's memory: device and inode.
+pub(super) type File = (u64, u64);
+
 /// State of a ring that others than the drain know.
 #[derive(Debug)]
 pub(crate) struct RegisteredRing {
     pub(super) note: Note,
     /// Memory that it takes.
     pub(super) bytes: usize,
+    /// `None` where the kernel did not say it.
+    file: Option<File>,
     /// `None` where no thread drains it.
     watch: Option<Watch>,
     /// All its appends below were handed to the journal.
     handed_over: AtomicU64,
+    /// The fd store has it: what is posted there outlives client and daemon.
+    stored: AtomicBool,
     /// It is closed, and drained to its end.
     leaving: AtomicBool,
     /// The log has lost what was given back as `written`, and no flush has reported it.
@@ -35,24 +42,42 @@ pub(crate) struct RegisteredRing {
 }
 
 impl RegisteredRing {
-    pub(super) fn new(note: Note, bytes: usize, watch: Watch, next: u64) -> Self {
+    pub(super) fn new(note: Note, bytes: usize, file: Option<File>, watch: Watch, next: u64) -> Self {
         let (handed_over, leaving) = (AtomicU64::new(next), AtomicBool::new(false));
         let (lost, stuck, watch) = (AtomicBool::new(false), Mutex::default(), Some(watch));
-        Self { note, bytes, watch, handed_over, leaving, lost, stuck, ref_count: AtomicU32::new(NEVER_REFERENCED) }
-    }
-
-    /// Entry for a ring that is stored, and that no thread drains now.
-    pub(super) fn stalled(note: Note, bytes: usize) -> Self {
         Self {
             note,
             bytes,
+            file,
+            watch,
+            handed_over,
+            stored: AtomicBool::new(false),
+            leaving,
+            lost,
+            stuck,
+            ref_count: AtomicU32::new(NEVER_REFERENCED),
+        }
+    }
+
+    /// Entry for a ring that is stored, and that no thread drains now.
+    pub(super) fn stalled(note: Note, bytes: usize, file: Option<File>) -> Self {
+        Self {
+            note,
+            bytes,
+            file,
             watch: None,
             handed_over: AtomicU64::new(0),
+            stored: AtomicBool::new(true),
             leaving: AtomicBool::new(true),
             lost: AtomicBool::new(false),
             stuck: Mutex::default(),
             ref_count: AtomicU32::new(0),
         }
+    }
+
+    /// Returns true if both name one ring, or are the same memory.
+    fn is_same(&self, other: &Self) -> bool {
+        self.note.id == other.note.id || self.file.is_some() && self.file == other.file
     }
 
     /// Adds a connection that holds it, unless it is ending.
@@ -68,6 +93,14 @@ impl RegisteredRing {
     /// Removes one; returns true if it was the last.
     pub(super) fn release_ref(&self) -> bool {
         self.ref_count.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    pub(super) fn set_stored(&self) {
+        self.stored.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_stored(&self) -> bool {
+        self.stored.load(Ordering::Acquire)
     }
 
     pub(super) fn leave(&self) {
@@ -173,12 +206,15 @@ impl RingRegistry {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// Enters a new ring, unless its producer has one, or there would be more with it than there may be: over all, or
+    /// Enters a ring, unless it is there, or its producer has one, or there would be more with it than there may be: over all, or
     /// of one user beside others.
     pub(super) fn register(&self, registered: Arc<RegisteredRing>, most: RingQuota) -> Registration {
         self.change(|rings| {
             if rings.iter().any(|m| m.note.producer == registered.note.producer) {
                 return Registration::HasOne;
+            }
+            if rings.iter().any(|m| m.is_same(&registered)) {
+                return Registration::Known;
             }
             if !most.has_room(rings, &registered) {
                 return Registration::Full;
@@ -213,6 +249,11 @@ impl RingRegistry {
     /// Number of rings that this daemon does not drain, as far as is known.
     pub(super) fn stalled(&self) -> usize {
         self.read().iter().filter(|m| !m.gets_on()).count()
+    }
+
+    /// Number of rings that the fd store does not have.
+    pub(super) fn unstored(&self) -> usize {
+        self.read().iter().filter(|m| !m.is_stored()).count()
     }
 
     /// Reasons why some are not drained, for each of them.
@@ -268,4 +309,6 @@ pub(super) enum Registration {
     Full,
     /// Its producer has one, which is to be drained first: both would count the same sequences.
     HasOne,
+    /// Another producer has a ring of this name, or this memory.
+    Known,
 }

@@ -17,7 +17,7 @@
 //! - Where the journal takes nothing now, the completion page says why the content waits.
 //! - A ring that is nonsense is cut off, and nobody else is touched.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -26,11 +26,12 @@ use clad_proto::{AckLevel, Cursor, ErrorCode, ErrorInfo, KnownGroup, LogId};
 use clad_shm::{Answer, Corrupt, Drain, Entry, Level, Peek};
 use tokio::sync::oneshot;
 
-use super::cycle::Hold;
+use super::hold::Hold;
 use super::in_flight::{InFlight, Stored};
 use super::registry::RegisteredRing;
 use crate::config::{SEGMENT_BYTES_STEP, SEGMENT_OVERHEAD_BYTES};
 use crate::ingest::quota::QuotaHandle;
+use crate::ingest::reactor::Bell;
 use crate::ingest::{Admission, Peer, Producer, count_refusal};
 use crate::ops::metrics;
 use crate::read::is_there;
@@ -72,8 +73,9 @@ pub(super) struct Ring {
     /// Its owner's quota of bytes that may be in flight.
     pub(super) inflight_quota: QuotaHandle,
     drain: Drain,
+    doorbell: Bell,
     /// The client's process; its end is the end of the ring.
-    process: Option<OwnedFd>,
+    process: Option<(Bell, OwnedFd)>,
     front: Front,
     /// The last of all the drain's visits that was to it.
     pub(super) visited: u64,
@@ -88,7 +90,7 @@ pub(super) struct Ring {
     /// It was held, and one append of it is taken to see if the hold is still needed.
     tries: bool,
     /// Appends that were taken and are not given back.
-    in_flight: InFlight,
+    pub(super) in_flight: InFlight,
     /// The last sequence that was `written` and given back: it is in the log alone.
     in_log_alone: Option<u64>,
     /// Records that were taken when the journal failed, and not written: they lie in the ring, and no journal has taken
@@ -101,8 +103,10 @@ pub(super) struct Ring {
     /// Deadline for its client to come back, after a restart of the daemon.
     expected: Option<Instant>,
     empty: bool,
-    /// Its doorbell wakes the standby thread.
-    watched: bool,
+    /// Something was taken of it since the drain rested.
+    gave: bool,
+    /// An append has all the answer that it asked for, with `received`.
+    answered: bool,
     /// Longest append that the log takes, where an earlier daemon had given the ring out, and may have taken longer
     /// ones.
     longest: Option<usize>,
@@ -122,7 +126,7 @@ impl Ring {
         admission: Arc<Admission>,
         peer: Peer,
         producer: Producer,
-        process: Option<OwnedFd>,
+        (doorbell, process): (Bell, Option<(Bell, OwnedFd)>),
     ) -> Self {
         // Where nothing was ever refused for good, the sequence before the tail's is that of the last record given
         // back.
@@ -137,6 +141,7 @@ impl Ring {
             producer,
             known_group: KnownGroup::default(),
             drain,
+            doorbell,
             process,
             front: Front::Nothing,
             visited: 0,
@@ -152,7 +157,8 @@ impl Ring {
             leaving: false,
             expected: None,
             empty: false,
-            watched: false,
+            gave: false,
+            answered: false,
             longest: None,
             posted: None,
             nonsense: None,
@@ -168,38 +174,37 @@ impl Ring {
         self.posted = Some(Posted { end, refused, appends: 0, records: 0, why: None });
     }
 
-    pub(super) fn waker(&self) -> BorrowedFd<'_> {
-        self.drain.waker()
+    #[cfg(test)]
+    pub(super) fn set_process(&mut self, process: Option<(Bell, OwnedFd)>) {
+        self.process = process;
     }
 
-    pub(super) fn set_watched(&mut self, watched: bool) {
-        self.watched = watched;
-    }
-
-    pub(super) fn is_watched(&self) -> bool {
-        self.watched
-    }
-
-    pub(super) fn process(&self) -> Option<&OwnedFd> {
-        self.process.as_ref()
+    /// Returns true if its client's process has ended since the last call.
+    pub(super) fn has_process_ended(&self) -> bool {
+        self.process.as_ref().is_some_and(|(bell, _)| bell.take_rang())
     }
 
     pub(super) fn drain(&self) -> &Drain {
         &self.drain
     }
 
-    /// Announces that the drain is about to sleep; `false` when there is something to do.
+    /// Announces that the drain is about to sleep; `false` when there is something to do. A ring that has said so all the
+    /// time needs no look: whatever came has rung. Once it has rung, it says so again, with another word: its client may
+    /// be about to take the old one back, and a record behind that would not ring.
     pub(super) fn sleep(&mut self) -> bool {
-        self.is_at_nonsense() || self.drain.sleep()
+        self.gave = false;
+        let rang = self.doorbell.take_rang();
+        if rang {
+            metrics::ring_wakeup();
+        }
+        self.is_at_nonsense() || !rang && self.drain.is_asleep() || self.drain.sleep()
     }
 
-    pub(super) fn awake(&mut self) {
-        self.drain.awake();
-    }
-
-    /// Returns true if answers or space are still due.
-    pub(super) fn waits(&self) -> bool {
-        !self.in_flight.is_empty()
+    /// The drain looks again by itself: where something was taken, its client need not ring.
+    pub(super) fn stay_up(&mut self) {
+        if std::mem::take(&mut self.gave) {
+            self.drain.wake_up();
+        }
     }
 
     /// Returns true if it is drained to its end, and all was given back.
@@ -302,7 +307,7 @@ impl Ring {
             note.pid, note.uid
         );
         if self.registered.is_stuck(&why) {
-            tracing::error!(ring = %note.id, producer = %note.producer, "a ring waits, and stays kept: {why}");
+            tracing::error!(ring = %note.id, producer = %note.producer, "a ring waits, and stays stored: {why}");
         }
         self.say_refused(true);
         self.hold(ErrorInfo { retryable: true, ..ErrorInfo::new(ErrorCode::AppendTooLarge, why) });
@@ -358,7 +363,7 @@ impl Ring {
 
     /// Takes its front; the payload is appended to `bytes`.
     pub(super) fn take(&mut self, bytes: &mut Vec<u8>) -> Option<Entry> {
-        self.tries = self.hold.is_some(); // one is enough to see
+        (self.tries, self.gave) = (self.hold.is_some(), true); // one is enough to see
         match self.drain.take(bytes) {
             Ok(entry) => entry,
             Err(corrupt) => {
@@ -396,11 +401,14 @@ impl Ring {
         }
     }
 
-    /// The last append that was handed over has its answer: the client may see it.
+    /// The last append that was handed over has its answer: the client may see it. Its threads are woken where they
+    /// wait for no later level.
     pub(super) fn announce(&mut self) {
         self.drain.raise(Level::Received, self.drain.next());
         self.registered.handed_over(self.drain.next());
-        self.drain.announce();
+        if std::mem::take(&mut self.answered) {
+            self.drain.announce();
+        }
         if self.posted.is_some() {
             self.say_refused(false);
         }
@@ -418,14 +426,22 @@ impl Ring {
         );
     }
 
+    /// Returns true if `posted` was more than this ring could promise when the append was pushed. An earlier daemon may
+    /// have offered it, as far as it left the append.
+    fn offers_no_posted(&self, entry: &Entry) -> bool {
+        !self.registered.is_stored() && self.posted.as_ref().is_none_or(|posted| entry.append >= posted.end)
+    }
+
     /// Notes that the journal has taken an append.
     pub(super) fn accepted(&mut self, entry: &Entry, level: AckLevel, accepted: &Accepted, since: Instant) {
         let (wanted, level) = (level, level.min(self.admission.highest));
-        if wanted > level {
+        self.answered |= level == AckLevel::Received;
+        if wanted > level || wanted == AckLevel::Posted && self.offers_no_posted(entry) {
             // It is stored, but not as safe as was asked for: that is never lowered in silence.
             let code = ErrorCode::LevelUnreachable;
-            count_refusal(wanted, code, entry.records);
+            count_refusal(if wanted < AckLevel::Received { AckLevel::None } else { wanted }, code, entry.records);
             let code = code.number().into();
+            self.answered = true;
             self.drain.refuse(entry.append, Answer { first_offset: 0, epoch: 0, code, detail: 0 });
         } else if level >= AckLevel::Received {
             let answer = Answer {
@@ -446,6 +462,7 @@ impl Ring {
         let wanted = if level < AckLevel::Received { AckLevel::None } else { level };
         count_refusal(wanted, error.code, entry.records);
         if level >= AckLevel::Received {
+            self.answered = true;
             let detail = error.record_index.map_or_else(|| error.limit.unwrap_or_default(), u64::from);
             let code = error.code.number().into();
             let answer = Answer { first_offset: 0, epoch: 0, code, detail };
@@ -485,11 +502,10 @@ impl Ring {
             }
             self.drain.release(upto);
         }
-        let announced = moved.written.is_some() || moved.durable.is_some();
-        if announced {
+        if moved.answered {
             self.drain.announce();
         }
-        (!moved.failed).then_some(announced)
+        (!moved.failed).then_some(moved.written.is_some() || moved.durable.is_some())
     }
 
     /// Notes that only the log has this from now on.
@@ -555,5 +571,12 @@ impl Ring {
         let by_sequence =
             self.in_log_alone.and_then(|last| journal.is_stored(producer.as_bytes(), self.producer.owner, last));
         by_place == Some(false) || by_sequence == Some(false)
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // A client holds the same doorbell, so that closing ours would not take it out.
+        self.doorbell.unwatch(self.drain.waker());
     }
 }

@@ -1,13 +1,15 @@
-//! The drain with real rings and a real journal, turn by turn: no thread, no socket, no client's process.
+//! The drain with real rings and a real journal, turn by turn: no thread, no socket, no client's process. `running.rs`
+//! has it as the task that it is.
 
 mod ends;
+mod hand_back;
 mod harness;
-mod leader;
 mod promises;
+mod running;
 mod stalled;
 
 use std::io::Read as _;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -15,23 +17,25 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use clad_journal::format::checksum;
-use clad_journal::{Append, Journal, JournalConfig, Level, WriteBuffer};
+use clad_journal::{Append, Journal, JournalConfig, Level};
 use clad_proto::frame::{Hello, RingAppendTrailer, RingId};
 use clad_proto::{
     AckLevel, DurabilityPolicy, ErrorInfo, Group, Payload, PayloadBuilder, PayloadView, ProducerId, Record,
 };
 use clad_shm::{Drain, Producer as Client, clock};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use tokio::sync::oneshot;
 
-use super::leader::{Leader, StepDown, Watch};
+use super::bells::RingBells;
+use super::drainage::{Drainage, Next};
+use super::given::duplicate;
 use super::registry::{RegisteredRing, RingRegistry};
 use super::ring::Ring;
-use super::thread::{Drainage, Next};
-use super::{Order, Reach, RingRef, Rings, Settings, Shared, duplicate, peer_of, registered_ring, shape};
+use super::shared::{Order, Reach, Shared, peer_of, registered_ring, shape};
+use super::{RingRef, Rings, Settings};
 use crate::fdstore::{FdStore, Note, StoredRing};
 use crate::ingest::quota::{Owner, Quota};
-use crate::ingest::{Admission, Producer};
+use crate::ingest::reactor::Bells;
+use crate::ingest::{Admission, Producer, Reactor};
 use harness::{Harness, Program};
 
 /// Only a test that hangs takes longer.
@@ -83,7 +87,7 @@ fn a_ring_that_is_refused_for_now_holds_up_nobody() {
     let last = busy.push(AckLevel::Written, "last");
     harness.all_written(&busy, last);
     assert!(harness.is_drained(busy.id), "nobody else waits for it");
-    assert!(!harness.is_drained(poor.id), "but its own client is told that it is not taken");
+    assert!(!harness.is_drained(poor.id), "but its own client sees that it is not taken");
     assert!(!harness.is_behind(busy.id) && harness.is_behind(poor.id));
     assert_eq!(poor.ring.watermarks().received, 0);
 
@@ -208,74 +212,11 @@ fn nothing_overtakes_what_is_refused_for_now() {
     assert_eq!(
         (watermarks.received, watermarks.written, watermarks.durable),
         (0, 0, 0),
-        "of what is behind it nothing is told either"
+        "of what is behind it nothing is reported either"
     );
     harness.journal.disconnect(&[9; 16], true);
     harness.all_written(&program, last);
     assert_eq!(harness.stored(program.producer), ["a", "b"]);
-}
-
-/// A client that rings though no thread sleeps, or rings late: its doorbell is read, and does not ring for ever.
-#[test]
-fn a_doorbell_rings_once() {
-    let mut harness = Harness::new(16);
-    let program = harness.program(1);
-    rustix::io::write(&program.waker, &1_u64.to_ne_bytes()).expect("rung");
-    harness.drainage.rest(Some(TEST_TIMEOUT));
-    let mut fds = [PollFd::new(&program.waker, PollFlags::IN)];
-    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-    assert_eq!(rustix::event::poll(&mut fds, Some(&at_once)), Ok(0));
-}
-
-/// The thread that drained an append writes for the client that waits alone for the disk. Appends that come during that
-/// write wake the other thread, for one that needs no disk does not wait for it.
-#[test]
-fn what_comes_while_the_drain_writes_wakes_the_other_thread() {
-    let harness = Harness::new(16);
-    let (program, ring) = harness.ring(1);
-    let observer = harness.shared.clone();
-    harness.journal.on_watermarks(move || observer.watermarks_moved());
-    let leader = Arc::new(Leader::new(harness.shared.clone(), vec![ring]).expect("a lead"));
-    let end = Instant::now() + TEST_TIMEOUT;
-    // The journal's own threads may still be awake, from its start or from a write: then they make the next one.
-    let deferred_write = loop {
-        let append = program.push(AckLevel::Durable, "durable");
-        let deferred_write = {
-            let mut drainage = leader.drainage();
-            drainage.look();
-            drainage.goes()
-        };
-        // A dropped write is made by one of those, which may also wake by themselves: for a commit marker of an idle
-        // log.
-        if let Some(deferred_write) = deferred_write.filter(|_| program.ring.watermarks().durable == append) {
-            break deferred_write;
-        }
-        while program.ring.watermarks().durable <= append {
-            assert!(Instant::now() < end, "nobody writes");
-            leader.drainage().turn();
-        }
-    };
-    // This thread is at the disk now, for any time.
-    leader.arm();
-    let other = std::thread::spawn({
-        let leader = leader.clone();
-        move || leader.stand_by()
-    });
-    let append = program.push(AckLevel::Received, "received");
-    while program.ring.watermarks().received <= append {
-        assert!(Instant::now() < end, "what needs no disk waits for it");
-        std::thread::yield_now();
-    }
-    assert!(leader.try_lead().is_none(), "the other leads");
-    drop(deferred_write.write(&mut WriteBuffer::default()));
-    let last = program.push(AckLevel::Durable, "last");
-    while program.ring.watermarks().durable <= last {
-        assert!(Instant::now() < end, "the other leads, and nobody is told");
-        std::thread::yield_now();
-    }
-    harness.shared.order(Order::Stop);
-    other.join().expect("it ends");
-    assert_eq!(harness.stored(program.producer)[last as usize - 1..], ["received", "last"]);
 }
 
 /// A request that comes when the drain has ended, or just as it ends, does not wait.
@@ -285,7 +226,8 @@ fn nobody_waits_for_a_drain_that_has_ended() {
     let (early, mut reply) = oneshot::channel();
     harness.shared.order(Order::Stop);
     let shared = harness.shared.clone();
-    assert!(matches!(harness.drainage.lead(), StepDown::Drained));
+    harness.drainage.turn();
+    assert!(harness.drainage.is_over());
     shared.order(Order::Resume(RingId::default(), early));
     assert_eq!(reply.try_recv().err(), Some(oneshot::error::TryRecvError::Closed));
 }
@@ -350,8 +292,7 @@ fn a_ring_whose_client_does_not_come_back_is_closed_in_time() {
     assert_eq!(ring.expected(), None);
     ring.is_expected_by(now);
     program.push(AckLevel::Posted, "posted meanwhile");
-    let watch = Watch::new(harness.shared.bell.as_fd()).expect("a watch");
-    harness.drainage = Drainage::new(harness.shared.clone(), Arc::new(watch), vec![ring]);
+    harness.drainage = Drainage::new(harness.shared.clone(), vec![ring]);
     assert!(program.ring.is_closed(), "nobody came back");
     let closed = adopt(&mut harness, &program);
     assert_eq!(closed.expected(), None, "it is over as it comes");
@@ -412,50 +353,4 @@ fn who_has_no_room_holds_up_nobody_else() {
     assert!(reply.try_recv().is_ok_and(|reply| reply.is_ok()));
     assert_eq!(harness.stored(full.producer), [numbered(20), vec!["later".to_owned()]].concat());
     harness.until("it is given back", |_| budget.in_use() == 0);
-}
-
-/// While it waits for room its thread sleeps; counted by the times that it left the processor.
-#[test]
-fn a_drain_that_waits_for_room_looks_for_nothing() {
-    let mut harness = Harness::new(16);
-    let program = harness.program(1);
-    let budget = harness.shared.admission().budget.clone();
-    let all = budget.handle(Owner::Uid(0)).try_take(budget.total()).expect("all of it");
-    let last = program.push(AckLevel::Written, "waits");
-    let (sender, thread) = std::sync::mpsc::sync_channel(1);
-    let Harness { shared, mut drainage, dir: _dir, journal } = harness;
-    let observer = shared.clone();
-    journal.on_watermarks(move || observer.watermarks_moved());
-    let drain = std::thread::spawn(move || {
-        sender.send(rustix::thread::gettid().as_raw_nonzero()).expect("somebody listens");
-        while let StepDown::DeferredWrite(deferred_write) = drainage.lead() {
-            drop(deferred_write);
-        }
-    });
-    let status = format!("/proc/self/task/{}/status", thread.recv().expect("told"));
-    let left = || -> u64 {
-        let status = std::fs::read_to_string(&status).expect("its thread");
-        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-        line.expect("counted").trim().parse().expect("a number")
-    };
-    let until = Instant::now() + TEST_TIMEOUT;
-    while !shared.asleep.load(std::sync::atomic::Ordering::SeqCst) {
-        assert!(Instant::now() < until, "it never sleeps");
-        std::thread::yield_now();
-    }
-    let before = left();
-    for text in &numbered(100) {
-        program.push(AckLevel::Posted, text); // nothing that it could take
-    }
-    std::thread::sleep(Duration::from_millis(300)); // 3,000 looks, were it to look every 100 us
-    assert!(left() - before < 20, "it woke {} times for nothing", left() - before);
-    assert_eq!(program.ring.watermarks().received, 0);
-    drop(all);
-    let until = Instant::now() + TEST_TIMEOUT;
-    while program.ring.watermarks().written <= last {
-        assert!(Instant::now() < until, "it was not woken");
-        std::thread::yield_now();
-    }
-    shared.order(Order::Stop);
-    drain.join().expect("it ends");
 }

@@ -99,11 +99,8 @@ counting! { m:
     /// A ring was cut off.
     pub fn ring_cut_off() { m.rings_cut_off.increment(1) }
 
-    /// Rings that were given out and are stored nowhere else.
+    /// Rings that the fd store should have and does not.
     pub fn rings_unprotected(count: u64) { m.rings_unprotected.set(float(count)) }
-
-    /// The holder of the rings has ended.
-    pub fn ring_keeper_lost() { m.ring_keepers_lost.increment(1) }
 
     /// The drain of the rings was woken.
     pub fn ring_wakeup() { m.ring_wakeups.increment(1) }

@@ -74,10 +74,9 @@ metrics_table! {
     INFLIGHT_LIMIT = "clad_inflight_limit_bytes", Gauge, "", "Limit of clad_inflight_bytes; beyond it, senders wait.";
     RINGS = "clad_shm_rings", Gauge, "", "Rings of shared memory that a client has, or that are not fully drained.";
     RING_BYTES = "clad_shm_ring_bytes", Gauge, "", "Memory of the rings.";
-    RINGS_STALLED = "clad_shm_rings_stalled", Gauge, "", "Rings of an earlier daemon that are kept and that this one does not drain: what is posted there waits.";
+    RINGS_STALLED = "clad_shm_rings_stalled", Gauge, "", "Stored rings of an earlier daemon that this one does not drain: what is posted there waits.";
     RINGS_CUT_OFF = "clad_shm_rings_cut_off_total", Counter, "", "Rings cut off because an entry in them was invalid.";
-    RINGS_UNPROTECTED = "clad_shm_rings_unprotected", Gauge, "", "Rings that are kept by nobody but the daemon and their clients: what is posted there ends with both.";
-    RING_KEEPERS_LOST = "clad_shm_keepers_lost_total", Counter, "", "Times the process that keeps the rings ended, or did not answer, while it kept some.";
+    RINGS_UNPROTECTED = "clad_shm_rings_unprotected", Gauge, "", "Rings that systemd's descriptor store should have and does not: `posted` is not offered there.";
     RING_WAKEUPS = "clad_shm_wakeups_total", Counter, "", "Times that a client woke the drain of the rings.";
     CONNECTION_BUFFERS = "clad_connection_buffer_bytes", Gauge, "", "Bytes of shared buffers in use by connections, for answers that wait and for incoming frames.";
     CONNECTIONS = "clad_connections", Gauge, Transport::NAME, "Open connections.";
@@ -208,7 +207,6 @@ meters! { totals:
     rings_stalled: Gauge = gauge!(RINGS_STALLED);
     rings_cut_off: Count = totals.total(counter!(RINGS_CUT_OFF));
     rings_unprotected: Gauge = gauge!(RINGS_UNPROTECTED);
-    ring_keepers_lost: Count = totals.total(counter!(RING_KEEPERS_LOST));
     ring_wakeups: Count = totals.total(counter!(RING_WAKEUPS));
     connection_buffers: Gauge = gauge!(CONNECTION_BUFFERS);
     connections: Family<Transport, Gauge> = gauges(CONNECTIONS);

@@ -145,7 +145,7 @@ impl Damage<'_> {
         assert_eq!(behind("done: ", &text), dry_run, "a dry run names the same, and what is lost with it");
         nothing_is_gone(&hit, &files(&dir));
 
-        // Again: nothing is left to do, nothing is done, and what is lost is told once more.
+        // Again: nothing is left to do, nothing is done, and what is lost is reported once more.
         let repaired = files(&dir);
         let report = clad_e2e::json(&clactl_ends(self.ends, &["repair", &path, "-o", "json"], b"").stdout);
         assert_eq!(report["actions"], Json::Array(Vec::new()), "a second repair: {report}");
@@ -179,9 +179,9 @@ impl Damage<'_> {
         let (gap, got) = read(&["--server", &server]);
         let all: Vec<u64> = (0..END).filter(|offset| !self.lost.contains(offset)).collect();
         assert_eq!(got.keys().copied().collect::<Vec<_>>(), all, "the offsets that are there");
-        // Below the next offset a reader is told of it; from there on the start has said so.
+        // Below the next offset a reader gets a gap; from there on the start has said so.
         let inside = !self.lost.is_empty() && self.lost.start < next;
-        assert_eq!(gap, inside, "a gap that is told by the reader; the next offset is {next}");
+        assert_eq!(gap, inside, "a gap that the reader reports; the next offset is {next}");
         if self.lost.end > next {
             assert!(recovery.summary.contains("DAMAGE"), "lost in silence: {}", recovery.summary);
         }
@@ -195,12 +195,12 @@ impl Damage<'_> {
         let dir = daemon.dir().display().to_string();
         assert_eq!(daemon.term(), Some(0));
         assert_eq!(read(&["--dir", &dir]).1, got, "from the files");
-        // What only a start told, or a segment that is named and not there, is told for as long.
+        // What only a start reported, or a segment that is named and not there, is reported for as long.
         clactl_ends(i32::from(inside || self.left.is_some()), &["verify", &dir], b"");
     }
 }
 
-/// Whether a gap was told, and the records by their offsets; each is what was stored there, and there once.
+/// Returns true if a gap was reported, and the records by their offsets; each is what was stored there, and there once.
 pub(crate) fn read(from: &[&str]) -> (bool, BTreeMap<u64, String>) {
     let output = run(&mut clactl(&[&["query", "-o", "json"], from].concat()), b"");
     let mut got = BTreeMap::new();

@@ -15,7 +15,7 @@
 //!   (the end of a file at a flush, the first bytes behind an unaligned end) goes through the page cache while nothing
 //!   is in flight. No byte that was written before is read or written again.
 //! - **A feature that is not offered is replaced, and reported** in [`Stats::fallbacks`]: no io_uring (threads write
-//!   instead), no registered buffers (`RLIMIT_MEMLOCK`), no direct I/O (the page cache).
+//!   instead), no direct I/O (the page cache).
 //! - **Over a file of a storage** ([`Options::over`]) each write is one call of the caller's own thread, over before
 //!   the call that brought it returns. A paced preparation of a segment then has one write under way and none between
 //!   calls, and a simulated disk sees each.
@@ -42,6 +42,6 @@ mod write;
 mod writer;
 
 pub use error::{Error, Op};
-pub use options::{Engine, MAX_BUFFER_BYTES, MAX_BUFFERS, Options};
+pub use options::{Engine, Options};
 pub use stats::Stats;
 pub use writer::BulkWriter;

@@ -3,9 +3,9 @@
 use std::io;
 
 /// The most buffers.
-pub const MAX_BUFFERS: usize = 256;
+const MAX_BUFFERS: usize = 256;
 /// The largest buffer.
-pub const MAX_BUFFER_BYTES: usize = 64 << 20;
+const MAX_BUFFER_BYTES: usize = 64 << 20;
 
 /// Engine that issues the writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,12 +55,12 @@ impl Options {
         Self::default()
     }
 
-    /// Number of buffers, 1 to [`MAX_BUFFERS`]: one is filled while the others are on their way.
+    /// Number of buffers, 1 to 256: one is filled while the others are on their way.
     pub fn buffers(self, buffers: usize) -> Self {
         Self { buffers, ..self }
     }
 
-    /// Bytes in a buffer, 1 to [`MAX_BUFFER_BYTES`]; rounded up to whole blocks.
+    /// Bytes in a buffer, 1 to 64 MiB; rounded up to whole blocks.
     pub fn buffer_bytes(self, buffer_bytes: usize) -> Self {
         Self { buffer_bytes, ..self }
     }

@@ -8,7 +8,7 @@
 //! which takes the next write from its queue after the last. A write that needs no worker (over existing space) is
 //! still in flight beside others. The kernel has one number for all rings of a thread: it is set back when the writer
 //! ends.
-#![allow(unsafe_code)] // entries that point to memory, and its registration
+#![allow(unsafe_code)] // entries that point to memory
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -18,13 +18,12 @@ use std::sync::Arc;
 use io_uring::{IoUring, opcode, types};
 
 use super::target::Target;
-use super::write::{Buf, Done, Write};
+use super::write::{Done, Write};
 use crate::io::is_transient;
 
 /// The ring, and what is in flight.
 pub(super) struct Ring {
     ring: IoUring,
-    registered: bool,
     /// Indexed by the number of the buffer.
     slots: Vec<Option<(Write, Arc<Target>)>>,
     in_flight: usize,
@@ -34,26 +33,19 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// Sets up a ring for these buffers; also returns why they are not registered.
+    /// Sets up a ring for so many buffers.
     ///
     /// # Errors
     /// The kernel's error where it permits no ring.
-    pub(super) fn new(bufs: &[Buf]) -> io::Result<(Self, Option<String>)> {
-        let entries = (bufs.len() as u32).next_power_of_two();
-        let ring = IoUring::builder().dontfork().build(entries)?;
-        let why = register_all(&ring, bufs).err();
-        let why = why.map(|e| format!("buffers are not registered with the ring (RLIMIT_MEMLOCK?): {e}"));
-        let slots = bufs.iter().map(|_| None).collect();
+    pub(super) fn new(buffers: usize) -> io::Result<Self> {
+        let ring = IoUring::builder().dontfork().build((buffers as u32).next_power_of_two())?;
+        let slots = (0..buffers).map(|_| None).collect();
         // A kernel that does not know this (before 5.15) sets its own number.
         let mut workers = [1, 0];
         let limited = ring.submitter().register_iowq_max_workers(&mut workers);
         // Where it was one before, another writer of this thread set it, and sets it back.
         let workers = limited.ok().map(|()| workers).filter(|before| before[0] > 1);
-        Ok((Self { ring, registered: why.is_none(), slots, in_flight: 0, broken: false, workers }, why))
-    }
-
-    pub(super) fn is_registered(&self) -> bool {
-        self.registered
+        Ok(Self { ring, slots, in_flight: 0, broken: false, workers })
     }
 
     pub(super) fn in_flight(&self) -> usize {
@@ -65,10 +57,7 @@ impl Ring {
         let fd = types::Fd(target.fd(write.way).map_or(-1, |fd| fd.as_raw_fd()));
         let (index, bytes) = (write.buf.index, write.bytes());
         let (start, len) = (bytes.as_ptr(), bytes.len() as u32);
-        let entry = match self.registered {
-            true => opcode::WriteFixed::new(fd, start, len, index as u16).offset(write.pos).build(),
-            false => opcode::Write::new(fd, start, len).offset(write.pos).build(),
-        };
+        let entry = opcode::Write::new(fd, start, len).offset(write.pos).build();
         // SAFETY: the memory moves into the slot with its owner, at the same address (it is on the heap), and stays
         // there until the completion with this number was seen, or for ever; the target, and with it the descriptor,
         // likewise. There is an entry for each buffer, so the queue has room.
@@ -105,16 +94,6 @@ impl Ring {
             }
         }
     }
-}
-
-fn register_all(ring: &IoUring, bufs: &[Buf]) -> io::Result<()> {
-    let vectors: Vec<_> = bufs
-        .iter()
-        .map(|buf| libc::iovec { iov_base: buf.mem.as_ptr().cast_mut().cast(), iov_len: buf.mem.len() })
-        .collect();
-    // SAFETY: the kernel pins the pages for as long as the ring lives, whoever frees them; what is written from them is
-    // ours while an entry that names them is in flight (see `submit`).
-    unsafe { ring.submitter().register_buffers(&vectors) }
 }
 
 impl Drop for Ring {

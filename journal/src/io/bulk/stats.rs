@@ -9,8 +9,6 @@ pub struct Stats {
     pub engine: Engine,
     /// True if whole blocks go around the page cache.
     pub direct: bool,
-    /// True if the buffers are registered with the ring.
-    pub registered: bool,
     /// Features that were asked for and are not offered here, a sentence each, in the order in which they were found.
     pub fallbacks: Vec<String>,
     /// Bytes that callers handed in.

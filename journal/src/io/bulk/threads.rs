@@ -2,11 +2,13 @@
 
 use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
 use super::target::Target;
 use super::write::{Done, Write};
+
+use crate::sync::unpoisoned;
 
 /// The most threads: more gain nothing where each write is a megabyte.
 const MAX_THREADS: usize = 4;
@@ -75,7 +77,7 @@ impl Threads {
 
 fn work(queue: &Mutex<Receiver<Job>>, completions: &SyncSender<Done>) {
     loop {
-        let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let job = unpoisoned(queue.lock()).recv();
         let Ok((write, target)) = job else { return };
         let done = target.attempt(write);
         drop(target);

@@ -136,7 +136,7 @@ impl BulkWriter {
         let free: Vec<Buf> = row.into_iter().enumerate().map(|(index, mem)| Buf { index, mem }).collect();
         let mut stats = Stats { direct: opened.target.is_direct(), ..Stats::default() };
         stats.fallbacks.extend(opened.fallback);
-        let issuer = issuer(options, &free, &mut stats)?;
+        let issuer = issuer(options, &mut stats)?;
         Ok(Self {
             issuer,
             direct: stats.direct,
@@ -350,17 +350,16 @@ fn no_ring(error: &io::Error) -> String {
     }
 }
 
-fn issuer(options: &Options, bufs: &[Buf], stats: &mut Stats) -> io::Result<Issuer> {
+fn issuer(options: &Options, stats: &mut Stats) -> io::Result<Issuer> {
+    let buffers = options.buffers;
     if options.engine == Engine::Caller {
         stats.engine = Engine::Caller;
-        return Ok(Issuer::Threads(Threads::none(bufs.len())));
+        return Ok(Issuer::Threads(Threads::none(buffers)));
     }
     if options.engine != Engine::Threads {
-        match Ring::new(bufs) {
-            Ok((ring, why)) => {
+        match Ring::new(buffers) {
+            Ok(ring) => {
                 stats.engine = Engine::Ring;
-                stats.registered = ring.is_registered();
-                stats.fallbacks.extend(why);
                 return Ok(Issuer::Ring(Box::new(ring)));
             }
             Err(e) if options.engine == Engine::Ring => {
@@ -369,7 +368,7 @@ fn issuer(options: &Options, bufs: &[Buf], stats: &mut Stats) -> io::Result<Issu
             Err(e) => stats.fallbacks.push(format!("no io_uring ({}): threads write", no_ring(&e))),
         }
     }
-    let (threads, why) = Threads::new(bufs.len());
+    let (threads, why) = Threads::new(buffers);
     stats.engine = Engine::Threads;
     stats.fallbacks.extend(why);
     Ok(Issuer::Threads(threads))

@@ -9,7 +9,7 @@ use super::substrate::{Facts, Roots, Substrate};
 use super::walk::Walk;
 
 /// Id of this boot of the machine; `None` where `/proc` has none.
-pub fn boot_id() -> Option<[u8; 16]> {
+pub(crate) fn boot_id() -> Option<[u8; 16]> {
     boot_id_in(&Roots::default())
 }
 
@@ -36,7 +36,7 @@ pub fn discover(dir: &Path) -> Substrate {
 
 /// The same on an injected machine: `dir` is absolute and without links, and `look` answers for single paths, `None`
 /// where a path cannot be seen.
-pub fn discover_in(roots: &Roots, dir: &Path, look: &dyn Fn(&Path) -> Option<Facts>) -> Substrate {
+pub(super) fn discover_in(roots: &Roots, dir: &Path, look: &dyn Fn(&Path) -> Option<Facts>) -> Substrate {
     Walk::new(roots, look).run(dir)
 }
 

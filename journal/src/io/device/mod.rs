@@ -3,12 +3,12 @@
 //! Invariants:
 //! - **Down to the last leaf.** A partition leads to its disk, a mapped or RAID device to every slave, a loop device
 //!   through its backing file to the file system that holds it, and on from there; a btrfs to all its members. The
-//!   walk is bounded ([`MAX_DEPTH`], [`MAX_DEVICES`]) and goes into nothing twice, so that no cycle holds it.
+//!   walk is bounded (`MAX_DEPTH`, `MAX_DEVICES`) and goes into nothing twice, so that no cycle holds it.
 //! - **A device that cannot be resolved counts as volatile and is reported** in [`Substrate::notes`]. Nothing here
 //!   fails, because a daemon with missing facts must still start and promise less.
 //! - **Only facts from a kernel interface count.** They can be wrong: a hypervisor may report a cache that does not
 //!   exist, or hide one that does ([`Substrate::hypervisor`] is the hint for that).
-//! - **Files only.** All knowledge comes from `/proc` and `/sys`, whose roots are injected, and from [`Facts`] about
+//! - **Files only.** All knowledge comes from `/proc` and `/sys`, whose roots are injected, and from `Facts` about
 //!   single paths, which are injected too; so the tests build machines that they do not have.
 //!
 //! The consequences are decided in one place, `durability_class.rs`: which ack levels are honest here.
@@ -23,9 +23,8 @@ mod sysfs;
 mod tests;
 mod walk;
 
-pub use discover::{boot_id, discover, discover_in};
+pub(crate) use discover::boot_id;
+pub use discover::discover;
 pub use durability_class::{DurabilityClass, Obstacle};
 pub use range::{RangeGrounds, RangeRefusal};
-pub use substrate::{
-    Device, DeviceKind, Facts, FlushStop, Layer, MAX_DEPTH, MAX_DEVICES, MIN_BLOCK, Roots, Substrate, WriteCache,
-};
+pub use substrate::{Device, DeviceKind, FlushStop, Layer, Substrate, WriteCache};

@@ -4,19 +4,19 @@ use std::fmt;
 use std::path::PathBuf;
 
 /// Layers (partitions, mapped devices, loop files) that the walk goes down.
-pub const MAX_DEPTH: usize = 16;
+pub(super) const MAX_DEPTH: usize = 16;
 /// Devices that the walk looks at.
-pub const MAX_DEVICES: usize = 256;
+pub(super) const MAX_DEVICES: usize = 256;
 /// The least block that a direct write covers, whatever a device reports.
-pub const MIN_BLOCK: u32 = 4096;
+pub(super) const MIN_BLOCK: u32 = 4096;
 
 /// Roots of the kernel's files; tests use their own trees here.
 #[derive(Clone, Debug)]
-pub struct Roots {
+pub(super) struct Roots {
     /// `/proc`
-    pub proc: PathBuf,
+    pub(super) proc: PathBuf,
     /// `/sys`
-    pub sys: PathBuf,
+    pub(super) sys: PathBuf,
 }
 
 impl Default for Roots {
@@ -27,17 +27,17 @@ impl Default for Roots {
 
 /// The kernel's facts about one path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Facts {
+pub(super) struct Facts {
     /// Device number of the file system that holds it; anonymous ones have major 0.
-    pub dev: Option<(u32, u32)>,
+    pub(super) dev: Option<(u32, u32)>,
     /// Device number of the device that it names, if it names a block device.
-    pub block_dev: Option<(u32, u32)>,
+    pub(super) block_dev: Option<(u32, u32)>,
     /// The id of its mount, as in the first column of mountinfo.
-    pub mount_id: Option<u64>,
+    pub(super) mount_id: Option<u64>,
     /// The file system's magic number.
-    pub magic: Option<u64>,
+    pub(super) magic: Option<u64>,
     /// Alignment of a direct write here; `Some(0)` where there is no direct I/O.
-    pub direct_align: Option<u32>,
+    pub(super) direct_align: Option<u32>,
 }
 
 /// The mount, file systems and devices below a folder.
@@ -55,7 +55,7 @@ pub struct Substrate {
     pub below: Vec<Layer>,
     /// Every device found, upper ones first.
     pub devices: Vec<Device>,
-    /// The block that a direct write must cover whole: a power of two, at least [`MIN_BLOCK`], the direct-I/O
+    /// The block that a direct write must cover whole: a power of two, at least 4096, the direct-I/O
     /// alignment, and the physical block of every device.
     pub block_size: u32,
     /// True if the file system reports direct I/O; `None` where it reports nothing.

@@ -4,7 +4,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use super::discover::boot_id_in;
+use super::discover::{boot_id_in, discover_in};
+use super::substrate::{Facts, MAX_DEPTH, MIN_BLOCK, Roots};
 use super::*;
 
 /// A fake `/proc` and `/sys`.

@@ -30,8 +30,6 @@ pub enum Way {
     Threads(u32),
     /// [`Way::DirectDsync`] through io_uring, so many in flight.
     Ring(u32),
-    /// Direct writes through io_uring, so many in flight, each with an `fdatasync` linked behind it.
-    Linked(u32),
 }
 
 /// One way to make a write durable.
@@ -48,7 +46,7 @@ const fn method(space: Space, way: Way) -> Method {
 }
 
 /// Everything that is tried, in the order in which it reads best.
-pub const METHODS: [Method; 21] = [
+pub const METHODS: [Method; 18] = [
     method(Space::Append, Way::Fdatasync),
     method(Space::Append, Way::Dsync),
     method(Space::Truncated, Way::Fdatasync),
@@ -66,9 +64,6 @@ pub const METHODS: [Method; 21] = [
     method(Space::Zeroed, Way::Ring(2)),
     method(Space::Zeroed, Way::Ring(4)),
     method(Space::Zeroed, Way::Ring(8)),
-    method(Space::Zeroed, Way::Linked(2)),
-    method(Space::Zeroed, Way::Linked(4)),
-    method(Space::Zeroed, Way::Linked(8)),
     method(Space::Zeroed, Way::Written),
 ];
 
@@ -95,14 +90,13 @@ impl Way {
             Self::SyncFileRange => "write + sync_file_range",
             Self::Threads(_) => "threads, O_DIRECT + RWF_DSYNC",
             Self::Ring(_) => "io_uring, O_DIRECT + RWF_DSYNC",
-            Self::Linked(_) => "io_uring, O_DIRECT + linked fdatasync",
         }
     }
 
     /// Operations under way at once.
     pub const fn in_flight(self) -> u32 {
         match self {
-            Self::Threads(n) | Self::Ring(n) | Self::Linked(n) => n,
+            Self::Threads(n) | Self::Ring(n) => n,
             _ => 1,
         }
     }
@@ -113,6 +107,6 @@ impl Way {
     }
 
     pub(super) const fn is_direct(self) -> bool {
-        matches!(self, Self::DirectDsync | Self::Threads(_) | Self::Ring(_) | Self::Linked(_))
+        matches!(self, Self::DirectDsync | Self::Threads(_) | Self::Ring(_))
     }
 }

@@ -15,5 +15,5 @@ mod trial;
 mod uring;
 
 pub use method::{METHODS, Method, Space, Way};
-pub use trial::{BLOCK, FILE_BYTES, ProbeError, Trial};
+pub use trial::{BLOCK, ProbeError, Trial};
 pub use uring::{Uring, uring};

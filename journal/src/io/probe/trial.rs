@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use io_uring::{IoUring, opcode, squeue, types};
+use io_uring::{IoUring, opcode, types};
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
@@ -21,11 +21,9 @@ use crate::io::{IoBuf, is_transient};
 /// Bytes of each write.
 pub const BLOCK: usize = 4096;
 /// Bytes of the trial file.
-pub const FILE_BYTES: u64 = 16 << 20;
+const FILE_BYTES: u64 = 16 << 20;
 /// Bytes of one write of zeroes.
 const CHUNK: usize = 1 << 20;
-/// Marks the sync that is linked to a write, among the completions.
-const SYNC: u64 = 1 << 32;
 const BLOCKS: u64 = FILE_BYTES / BLOCK as u64;
 
 /// Why a folder, or a method on it, cannot be tried.
@@ -114,7 +112,7 @@ impl<'a> Trial<'a> {
             let left = nanos.saturating_sub(spent);
             let (took, used_up) = match method.way {
                 Way::Threads(threads) => self.threads(threads, left, each)?,
-                Way::Ring(depth) | Way::Linked(depth) => self.ring(method.way, depth, left, each)?,
+                Way::Ring(depth) => self.ring(depth, left, each)?,
                 way => self.one_by_one(way, left, each)?,
             };
             spent += took;
@@ -193,7 +191,7 @@ impl<'a> Trial<'a> {
                 write_all(file, block, at, ReadWriteFlags::empty())?;
                 sync_file_range(file, at, block.len() as u64)
             }
-            Way::DirectDsync | Way::Threads(_) | Way::Ring(_) | Way::Linked(_) => {
+            Way::DirectDsync | Way::Threads(_) | Way::Ring(_) => {
                 let direct = self.direct.as_ref().unwrap_or(&self.cached);
                 write_all(direct, block, at, ReadWriteFlags::DSYNC)
             }
@@ -234,15 +232,8 @@ impl<'a> Trial<'a> {
         Ok((self.clock.boot_ns() - begun, false))
     }
 
-    fn ring(
-        &self,
-        way: Way,
-        depth: u32,
-        nanos: u64,
-        each: &mut (dyn FnMut(u64) + Send),
-    ) -> Result<(u64, bool), ProbeError> {
-        let linked = matches!(way, Way::Linked(_));
-        let mut ring = IoUring::new(2 * depth).map_err(|source| ProbeError::NotOffered { source })?;
+    fn ring(&self, depth: u32, nanos: u64, each: &mut (dyn FnMut(u64) + Send)) -> Result<(u64, bool), ProbeError> {
+        let mut ring = IoUring::new(depth).map_err(|source| ProbeError::NotOffered { source })?;
         let fd = types::Fd(self.direct.as_ref().unwrap_or(&self.cached).as_raw_fd());
         // One block for all: every write has the same bytes, and none is ever read. It outlives the ring's writes,
         // because this function returns only once each of them has come back.
@@ -258,24 +249,13 @@ impl<'a> Trial<'a> {
             while let Some(slot) = if more { idle.pop() } else { None } {
                 let at = number % BLOCKS * BLOCK as u64;
                 number += 1;
-                let entry = opcode::Write::new(fd, block.as_ptr(), BLOCK as u32).offset(at);
-                let entry = match linked {
-                    true => entry.build().flags(squeue::Flags::IO_LINK),
-                    false => entry.rw_flags(libc::RWF_DSYNC).build(),
-                };
+                let entry = opcode::Write::new(fd, block.as_ptr(), BLOCK as u32).offset(at).rw_flags(libc::RWF_DSYNC);
                 sent[slot as usize] = self.clock.boot_ns();
                 // SAFETY: `block` lives until the loop ends, which it does when nothing is in flight; the descriptor
-                // likewise. A slot is used once at a time, so the queue has room, for two entries each.
-                let pushed = unsafe { ring.submission().push(&entry.user_data(slot.into())) };
+                // likewise. A slot is used once at a time, so the queue has room.
+                let pushed = unsafe { ring.submission().push(&entry.build().user_data(slot.into())) };
                 debug_assert!(pushed.is_ok());
                 in_flight += 1;
-                if linked {
-                    let sync = opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build();
-                    // SAFETY: it points to no memory, and the queue has room as above.
-                    let pushed = unsafe { ring.submission().push(&sync.user_data(SYNC | u64::from(slot))) };
-                    debug_assert!(pushed.is_ok());
-                    in_flight += 1;
-                }
             }
             if in_flight == 0 {
                 break;
@@ -289,18 +269,14 @@ impl<'a> Trial<'a> {
             }
             for completion in ring.completion() {
                 in_flight -= 1;
-                let (slot, is_sync) = ((completion.user_data() & !SYNC) as u32, completion.user_data() & SYNC != 0);
-                if is_sync == linked {
-                    idle.push(slot);
-                    each(self.clock.boot_ns().saturating_sub(sent[slot as usize]));
-                }
-                // After a failed write its sync is cancelled: the write has the reason.
-                let called_off = is_sync && completion.result() == -libc::ECANCELED;
-                if completion.result() != if is_sync { 0 } else { BLOCK as i32 } && !called_off {
+                let slot = completion.user_data() as u32;
+                idle.push(slot);
+                each(self.clock.boot_ns().saturating_sub(sent[slot as usize]));
+                if completion.result() != BLOCK as i32 {
                     let code = -completion.result().min(0);
                     let source =
                         if code == 0 { io::ErrorKind::WriteZero.into() } else { io::Error::from_raw_os_error(code) };
-                    failure = Some(failed(way, source, true));
+                    failure = Some(failed(Way::Ring(depth), source, true));
                 }
             }
         }

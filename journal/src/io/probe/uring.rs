@@ -17,7 +17,7 @@ pub struct Uring {
     pub kernel: String,
     /// `kernel.io_uring_disabled`, where the kernel has it: 0 open, 1 for a group, 2 for nobody.
     pub disabled: Option<u32>,
-    /// Bytes that this process may lock (`RLIMIT_MEMLOCK`); `None` is no limit. Registered buffers count.
+    /// Bytes that this process may lock (`RLIMIT_MEMLOCK`); `None` is no limit. Some kernels count rings.
     pub memlock_bytes: Option<u64>,
 }
 

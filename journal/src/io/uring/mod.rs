@@ -10,8 +10,8 @@
 //! - **The same promises as a blocking call**: a short write continues, zero bytes is an error, an empty write syncs
 //!   nothing, and a failure goes through the file's latch. [`Operation`]'s `done` is called exactly once, also when the
 //!   thread is gone.
-//! - **Bounded**: [`MAX_IN_FLIGHT`] operations in flight, [`INBOX`] that wait, and [`REGISTERED_BYTES`] of buffers
-//!   registered with the kernel. A larger write gets memory of its own, retained for the next unless it is huge.
+//! - **Bounded**: [`MAX_IN_FLIGHT`] operations in flight, and `INBOX` that wait. Memory of earlier writes is retained
+//!   for later ones up to `RING_POOL_BYTES_MAX`.
 //!
 //! A synced direct write uses `RWF_DSYNC`, each by itself. Through the page cache the kernel makes one such write per
 //! file at a time, so there a plain write is made, and an `fdatasync` after it is complete. The same holds where the
@@ -32,4 +32,4 @@ pub use operation::{Operation, Ticket};
 pub(super) use probe::{Refused, available, set_up};
 pub use ring::Ring;
 pub(super) use state::Setup;
-pub use state::{INBOX, MAX_IN_FLIGHT, Next, REGISTERED_BYTES, Source, SyncStyle};
+pub use state::{MAX_IN_FLIGHT, Next, Source};

@@ -16,7 +16,7 @@ use crate::sync::thread;
 
 pub(super) fn run(shared: &Arc<Shared>, _: &Setup, started: &Started) {
     let _end = End(shared.clone());
-    let _ = started.send(Ok(false));
+    let _ = started.send(Ok(()));
     let mut in_flight = Vec::new();
     loop {
         shared.wakes.fetch_add(1, Ordering::Relaxed);

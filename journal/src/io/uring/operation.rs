@@ -1,9 +1,10 @@
 //! One operation for a ring, and its waiter.
 
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 
 use crate::io::{Durability, File, IoBuf};
+use crate::sync::unpoisoned;
 
 /// Called once, with the result of the operation.
 pub(super) type Done = Box<dyn FnOnce(io::Result<()>) + Send>;
@@ -59,7 +60,7 @@ impl Operation {
     }
 
     /// [`File::sync_range`]; no bytes is a no-op.
-    pub fn sync_range(
+    pub(crate) fn sync_range(
         file: Arc<dyn File>,
         pos: u64,
         len: u64,
@@ -100,7 +101,7 @@ impl Ticket {
     pub fn done(&self) -> impl FnOnce(io::Result<()>) + Send + 'static {
         let its = self.0.clone();
         move |result| {
-            *its.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+            *unpoisoned(its.0.lock()) = Some(result);
             its.1.notify_all();
         }
     }
@@ -110,11 +111,11 @@ impl Ticket {
     /// # Errors
     /// The error of the operation.
     pub fn wait(self) -> io::Result<()> {
-        let mut slot = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = unpoisoned(self.0.0.lock());
         loop {
             match slot.take() {
                 Some(result) => return result,
-                None => slot = self.0.1.wait(slot).unwrap_or_else(PoisonError::into_inner),
+                None => slot = unpoisoned(self.0.1.wait(slot)),
             }
         }
     }

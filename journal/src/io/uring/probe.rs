@@ -17,12 +17,8 @@ use crate::io::IoBuf;
 use crate::io::engine::{Fallback, FallbackReason, Fallbacks};
 
 /// Operations that the journal's ring needs from the kernel.
-const NEEDED: [(u8, &str); 4] = [
-    (opcode::Write::CODE, "WRITE"),
-    (opcode::WriteFixed::CODE, "WRITE_FIXED"),
-    (opcode::Fsync::CODE, "FSYNC"),
-    (opcode::SyncFileRange::CODE, "SYNC_FILE_RANGE"),
-];
+const NEEDED: [(u8, &str); 3] =
+    [(opcode::Write::CODE, "WRITE"), (opcode::Fsync::CODE, "FSYNC"), (opcode::SyncFileRange::CODE, "SYNC_FILE_RANGE")];
 const SYSCTL: &str = "/proc/sys/kernel/io_uring_disabled";
 
 /// The reason why there is no ring.

@@ -2,25 +2,25 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 #[cfg(feature = "models")]
 use super::model;
 use super::operation::Operation;
-use super::state::{INBOX, Setup, Shared, Source, Started, State, SyncStyle};
+#[cfg(feature = "models")]
+use super::state::SyncStyle;
+use super::state::{INBOX, Setup, Shared, Source, Started, State};
 use super::thread;
 #[cfg(feature = "models")]
 use crate::io::engine::Fallbacks;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::thread::{self as threads, JoinHandle, ThreadId};
-use crate::sync::{Bell, Condvar, Mutex, mpsc};
+use crate::sync::{Bell, Condvar, Mutex, mpsc, unpoisoned};
 
 /// A ring and its thread; both end when this is dropped, after what is in flight.
 pub struct Ring {
     pub(super) shared: Arc<Shared>,
-    style: SyncStyle,
-    registered: bool,
     thread: Option<JoinHandle<()>>,
     thread_id: ThreadId,
 }
@@ -47,12 +47,12 @@ impl Ring {
             most: AtomicUsize::new(0),
         });
         let (started, start) = mpsc::sync_channel(1);
-        let (its, style) = (shared.clone(), setup.style);
+        let its = shared.clone();
         let thread = threads::Builder::new().name("clad-ring".to_owned()).spawn(move || run(&its, &setup, &started))?;
         let started = start.recv().map_err(|_| io::Error::other("the ring's thread ended at once"))?;
-        let registered = started?;
+        started?;
         let thread_id = thread.thread().id();
-        Ok(Self { shared, style, registered, thread: Some(thread), thread_id })
+        Ok(Self { shared, thread: Some(thread), thread_id })
     }
 
     /// Makes a ring for a model, with no kernel behind it: it executes operations through [`crate::io::File`].
@@ -62,15 +62,15 @@ impl Ring {
     #[cfg(feature = "models")]
     pub fn modelled() -> io::Result<Self> {
         let fallbacks = Arc::new(Fallbacks::new(Arc::new(|_| {})));
-        Self::start_as(Setup { in_flight: 2, write_bytes: 1 << 20, style: SyncStyle::PerWrite, fallbacks }, model::run)
+        Self::start_as(Setup { style: SyncStyle::PerWrite, fallbacks }, model::run)
     }
 
-    /// Executes an operation; its `done` is called on the ring's thread. Waits while [`INBOX`] others wait, so it must
+    /// Executes an operation; its `done` is called on the ring's thread. Waits while `INBOX` others wait, so it must
     /// not be called on that thread.
     pub fn submit(&self, operation: Operation) {
         let mut state = self.shared.state();
         while self.is_alive() && state.inbox.len() >= INBOX {
-            state = self.shared.idle.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = unpoisoned(self.shared.idle.wait(state));
         }
         if self.is_alive() {
             state.inbox.push_back(operation);
@@ -87,7 +87,7 @@ impl Ring {
     }
 
     /// Makes the thread ask its source again.
-    pub fn wake(&self) {
+    pub(crate) fn wake(&self) {
         self.shared.bell.notify_one();
     }
 
@@ -96,14 +96,14 @@ impl Ring {
     pub fn wait_done(&self) {
         self.wake();
         let waited = self.shared.idle.wait_while(self.shared.state(), |state| self.is_at_work(state));
-        drop(waited.unwrap_or_else(PoisonError::into_inner));
+        drop(unpoisoned(waited));
     }
 
     /// As [`Self::wait_done`], for at most `timeout`; returns true if that state was reached.
-    pub fn is_done_within(&self, timeout: Duration) -> bool {
+    pub(crate) fn is_done_within(&self, timeout: Duration) -> bool {
         self.wake();
         let waited = self.shared.idle.wait_timeout_while(self.shared.state(), timeout, |state| self.is_at_work(state));
-        !self.is_at_work(&waited.unwrap_or_else(PoisonError::into_inner).0)
+        !self.is_at_work(&unpoisoned(waited).0)
     }
 
     fn is_at_work(&self, state: &State) -> bool {
@@ -111,7 +111,7 @@ impl Ring {
     }
 
     /// Returns true if the thread is there. It ends with the ring only, or by a bug.
-    pub fn is_alive(&self) -> bool {
+    pub(crate) fn is_alive(&self) -> bool {
         self.shared.alive.load(Ordering::Acquire)
     }
 
@@ -128,16 +128,6 @@ impl Ring {
     /// The most operations that were in flight at once.
     pub fn most_in_flight(&self) -> usize {
         self.shared.most.load(Ordering::Relaxed)
-    }
-
-    /// Way to sync writes.
-    pub fn style(&self) -> SyncStyle {
-        self.style
-    }
-
-    /// Returns true if its buffers are registered with the kernel.
-    pub fn is_registered(&self) -> bool {
-        self.registered
     }
 }
 

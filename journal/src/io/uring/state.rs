@@ -2,22 +2,20 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::operation::Operation;
 use crate::io::engine::Fallbacks;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Bell, Condvar, Mutex, MutexGuard, mpsc};
+use crate::sync::{Bell, Condvar, Mutex, MutexGuard, mpsc, unpoisoned};
 
 /// Operations that a ring has in flight; others wait in its inbox, or are not requested.
 pub const MAX_IN_FLIGHT: usize = 32;
 /// Operations that wait for one of those places.
-pub const INBOX: usize = 256;
+pub(super) const INBOX: usize = 256;
 /// Entries of the submission queue: each operation has one in it at a time, so none ever waits for a place.
 pub(super) const ENTRIES: u32 = 4 * MAX_IN_FLIGHT as u32;
-/// Bytes of all registered buffers: half of the default `RLIMIT_MEMLOCK`.
-pub const REGISTERED_BYTES: usize = 4 << 20;
 
 /// Source of work for a ring's thread. It is called on that thread, so it must not block.
 pub trait Source: Send + Sync {
@@ -37,7 +35,7 @@ pub enum Next {
 
 /// Way to sync a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SyncStyle {
+pub(crate) enum SyncStyle {
     /// `RWF_DSYNC` on the write.
     PerWrite,
     /// An `fdatasync`, which is queued when the write is complete.
@@ -46,18 +44,14 @@ pub enum SyncStyle {
 
 /// Settings of a ring.
 pub(in crate::io) struct Setup {
-    /// Writes expected in flight at once: so many buffers are registered.
-    pub(in crate::io) in_flight: usize,
-    /// Bytes of a usual write, at most.
-    pub(in crate::io) write_bytes: usize,
     /// Way to sync writes.
     pub(in crate::io) style: SyncStyle,
     /// Receives each fallback.
     pub(in crate::io) fallbacks: Arc<Fallbacks>,
 }
 
-/// Receives the result of the thread's start once: true if buffers are registered.
-pub(super) type Started = mpsc::SyncSender<io::Result<bool>>;
+/// Receives the result of the thread's start once.
+pub(super) type Started = mpsc::SyncSender<io::Result<()>>;
 
 pub(super) struct State {
     pub(super) inbox: VecDeque<Operation>,
@@ -82,7 +76,7 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.state.lock())
     }
 
     /// The operation to begin now, of the inbox first; or the time until which there is none.

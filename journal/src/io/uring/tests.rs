@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 
+use super::state::SyncStyle;
 use super::*;
 use crate::io::engine::Fallbacks;
 use crate::io::{Durability, File, IoBuf, Lock};
@@ -74,7 +75,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
 #[test]
 fn no_sync_is_queued_beside_its_write() {
     let fallbacks = Arc::new(Fallbacks::new(Arc::new(|_| {})));
-    let setup = Setup { in_flight: 1, write_bytes: 4096, style: SyncStyle::Behind, fallbacks };
+    let setup = Setup { style: SyncStyle::Behind, fallbacks };
     let ring = Ring::start(setup).expect("a ring");
     let (mut reading, mut writing) = io::pipe().unwrap();
     rustix::fs::fcntl_setfl(&writing, OFlags::NONBLOCK).unwrap();

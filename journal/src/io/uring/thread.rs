@@ -18,7 +18,7 @@ use tokio_uring::{OneshotOutputTransform, UnsubmittedOneshot};
 use super::operation::{Operation, What};
 use super::pool::Pool;
 use super::state::{ENTRIES, End, MAX_IN_FLIGHT, Setup, Shared, Started, SyncStyle};
-use crate::io::engine::{Fallback, FallbackReason, Fallbacks};
+use crate::io::engine::{Fallback, Fallbacks};
 use crate::io::{Durability, File, IoBuf};
 use crate::sync::atomic::Ordering;
 
@@ -34,7 +34,7 @@ struct Thread {
     fallbacks: Arc<Fallbacks>,
 }
 
-/// Runs the ring until a stop is requested; `started` gets the start's result once: true if buffers are registered.
+/// Runs the ring until a stop is requested; `started` gets the start's result once.
 pub(super) fn run(shared: &Arc<Shared>, setup: &Setup, started: &Started) {
     let _end = End(shared.clone());
     let runtime = match runtime() {
@@ -46,22 +46,13 @@ pub(super) fn run(shared: &Arc<Shared>, setup: &Setup, started: &Started) {
     };
     let thread = Rc::new(Thread {
         shared: shared.clone(),
-        pool: Pool::new(setup),
+        pool: Pool::default(),
         style: Cell::new(setup.style),
         in_flight: Cell::new(0),
         fallbacks: setup.fallbacks.clone(),
     });
-    let its = thread.clone();
-    runtime.block_on(async move {
-        let registered = its.pool.register();
-        if let Err(e) = &registered {
-            its.fallbacks.add(unregistered(e));
-        }
-        let _ = started.send(Ok(registered.is_ok()));
-        its.serve().await;
-    });
-    drop(runtime); // before the buffers
-    drop(thread);
+    let _ = started.send(Ok(()));
+    runtime.block_on(thread.serve());
 }
 
 fn runtime() -> io::Result<tokio_uring::Runtime> {
@@ -75,14 +66,6 @@ fn runtime() -> io::Result<tokio_uring::Runtime> {
         Err(e) if e.raw_os_error() == Some(libc::EINVAL) => build(&tokio_uring::uring_builder()),
         built => built,
     }
-}
-
-fn unregistered(error: &io::Error) -> Fallback {
-    let text = format!(
-        "the buffers of the ring cannot be registered: {error}: the kernel looks up each one again, which is a little slower; \
-         a larger LimitMEMLOCK= (ulimit -l) helps"
-    );
-    Fallback::new(FallbackReason::Memlock, text)
 }
 
 impl Thread {
@@ -230,10 +213,7 @@ impl Thread {
         let rest = &buf[at..];
         let (start, len) = (rest.as_ptr(), rest.len() as u32);
         let pos = pos + at as u64;
-        let entry = match buf.registered() {
-            Some(index) => opcode::WriteFixed::new(fd, start, len, index).offset(pos).rw_flags(flags).build(),
-            None => opcode::Write::new(fd, start, len).offset(pos).rw_flags(flags).build(),
-        };
+        let entry = opcode::Write::new(fd, start, len).offset(pos).rw_flags(flags).build();
         let ((buf, _), written) = self.queue((buf, file), entry).await;
         (buf, written)
     }

@@ -6,7 +6,6 @@
 use std::io;
 
 use super::{PIECE, PlanExecutor, Work, kept, kept_end};
-use crate::faults::Fault;
 use crate::io::{Durability, IoBuf};
 use crate::read::window::Window;
 use crate::recover::plan::Plan;
@@ -19,9 +18,9 @@ impl PlanExecutor<'_> {
         if w.headless {
             crate::write::prepare::write_header(w.file.as_ref(), &w.header)?;
         }
-        let first_unproven = kept(w).find(|b| b.header.end_offset() > plan.proven_durable);
-        let first_unproven = first_unproven.filter(|_| !self.faults.has(Fault::CleanPageTakenForDurable));
-        if let Some(first) = first_unproven {
+        // Below a limit everything was durable before the later segment was sealed, or the later epoch began.
+        let is_unproven = |b: &&Found| w.seen.limit.is_none() && b.header.end_offset() > plan.proven_durable;
+        if let Some(first) = kept(w).find(is_unproven) {
             let unproven = kept(w).filter(|b| b.pos >= first.pos);
             self.report.rewritten_records += unproven.map(|b| u64::from(b.header.count)).sum::<u64>();
             self.write_again(w, first.pos / block * block, kept_end(w))?;
@@ -40,12 +39,12 @@ impl PlanExecutor<'_> {
             let end = to.min(at + PIECE);
             let mut piece = IoBuf::copy_of(window.get(at, (end - at) as usize)?);
             // Damage in between is already lost, named and quarantined; its place may be overwritten.
-            let first = w.kept.batches.partition_point(|i| w.scan.batches[*i].end <= at);
+            let first = w.kept.batches.partition_point(|i| w.seen.scan.batches[*i].end <= at);
             let mut ours = kept(w).skip(first).take_while(|b| b.pos < end);
             ours.try_for_each(|b| window.was_read(b.pos.max(at), b.end.min(end)))?;
             // A file that was cut short may end within the last alignment unit.
             let ours = piece.len().min((end.min(data_end) - at) as usize);
-            clear_between(&mut piece[..ours], at, &w.scan.batches);
+            clear_between(&mut piece[..ours], at, &w.seen.scan.batches);
             if w.tail_end.is_none() {
                 piece.set_len(ours);
             }

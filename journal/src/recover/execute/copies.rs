@@ -10,9 +10,8 @@
 use std::io;
 
 use super::{PIECE, PlanExecutor, Work, kept_end};
-use crate::format::meta::NONE;
 use crate::format::{QUARANTINE, checksum};
-use crate::io::{Access, Durability, IoBuf};
+use crate::io::{Access, Durability, IoBuf, if_there};
 use crate::read::window::Window;
 use crate::recover::clear_above;
 use crate::recover::scan::Found;
@@ -54,10 +53,10 @@ impl PlanExecutor<'_> {
     /// Removes the prepared segments, and returns true if there were any. Recovery in the process uses them itself.
     fn free_prepared(&mut self) -> io::Result<bool> {
         let Some(meta) = self.meta.map(MetaFile::get) else { return Ok(false) };
-        let next = if meta.highest_segment == NONE { 0 } else { meta.highest_segment + 1 };
+        let next = meta.next_segment();
         let names = || Ok::<_, io::Error>(self.storage.list("")?.len());
         let before = names()?;
-        let quarantined = clear_above(self.storage, &meta, next, None, self.observer, self.faults)?;
+        let quarantined = clear_above(self.storage, &meta, next, None, self.observer)?;
         let freed = names()? < before;
         self.report.unknown(quarantined);
         Ok(freed)
@@ -73,10 +72,7 @@ impl PlanExecutor<'_> {
         }
         self.storage.create_dir(QUARANTINE)?;
         let name = format!("{QUARANTINE}/{:020}.{from}-{to}.{sum:08x}.{kind}", w.number);
-        match self.storage.remove(&name) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-            _ => {} // a start that was cut had begun the same copy
-        }
+        if_there(self.storage.remove(&name))?; // a start that was cut had begun the same copy
         let copy = self.storage.create(&name, Access::WriteCached)?;
         let mut copied = || {
             for at in (from..to).step_by(PIECE as usize) {
@@ -103,7 +99,7 @@ type Ranges = Vec<(u64, u64)>;
 /// Dropped data: damage, range by range, and the tail.
 fn not_kept(w: &Work) -> (Ranges, Option<(u64, u64)>) {
     let data_end = kept_end(w);
-    let lost = w.scan.garbage.iter().filter(|g| w.headless || g.0 < data_end);
+    let lost = w.seen.scan.garbage.iter().filter(|g| w.headless || g.0 < data_end);
     let mut damaged: Ranges = lost.chain(&w.lost).copied().collect();
     damaged.sort_unstable();
     if let (Some(first), Some(last)) = (damaged.first().copied(), damaged.last().copied())
@@ -111,10 +107,10 @@ fn not_kept(w: &Work) -> (Ranges, Option<(u64, u64)>) {
     {
         damaged = vec![(first.0, last.1)]; // each copy costs syncs, and one more name in the folder
     }
-    let behind_garbage = w.scan.garbage.iter().filter(|g| !w.headless && g.0 >= data_end).copied();
+    let behind_garbage = w.seen.scan.garbage.iter().filter(|g| !w.headless && g.0 >= data_end).copied();
     // Data that a later segment repeats is no loss; data that ended with its epoch was quarantined then.
-    let behind_batches = left_out(&w.scan.batches, &w.kept.batches).filter(|b| {
-        let ended = w.limit.is_some_and(|l| b.header.first_offset >= l);
+    let behind_batches = left_out(&w.seen.scan.batches, &w.kept.batches).filter(|b| {
+        let ended = w.seen.limit.is_some_and(|l| b.header.first_offset >= l);
         b.is_data() && !ended && w.lost.binary_search(&(b.pos, b.end)).is_err()
     });
     let behind: Ranges = behind_garbage.chain(behind_batches.map(|b| (b.pos, b.end))).collect();

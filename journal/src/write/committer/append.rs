@@ -2,18 +2,14 @@
 
 use crate::clock::Moment;
 use crate::error::AppendError;
-use crate::faults::Fault;
 use crate::format::batch;
 use crate::format::chunk::ChunkHeader;
 use crate::write::batch::{BurstPermits, PendingAppend, Row};
 use crate::write::producer::ProducerId;
 use crate::write::sequencer::Stands;
-use crate::write::watermarks::{Accepting, Level, Watermarks};
+use crate::write::watermarks::Level;
 
-use super::{Accepted, AfterRefusal, Append, Committer, Item, RotateReply, Sender, State};
-
-/// A sender: its producer, owner and epoch.
-type Stored = (ProducerId, u64, u32);
+use super::{Accepted, AfterRefusal, Committer, Item, Sender};
 
 impl Committer {
     /// Takes runs of appends, each run of one sender, in order: see [`crate::Journal::append`]. `answer` is called for
@@ -29,20 +25,12 @@ impl Committer {
         permits: &mut BurstPermits,
         mut answer: impl FnMut(Result<Accepted, AppendError>),
     ) {
-        let mut for_all: Option<AppendError> = None;
-        let mut for_one: Vec<(ProducerId, AppendError)> = Vec::new();
-        // Runs of a few senders in turn are short. Where a sender has stored up to a sequence under this lock, its
-        // next append need not be judged again.
-        let mut stored: Vec<(Stored, u64)> = Vec::new();
+        let (mut refusals, mut ends) = (Refusals::default(), RunEnds::default());
         let mut runs = runs.into_iter().peekable();
         while let Some((from, run)) = runs.next() {
-            let of_it = || for_one.iter().find(|(id, _)| *id == from.producer).map(|(_, why)| why.clone());
-            let mut why = for_all.clone().or_else(of_it);
-            let mut row = None;
-            let of = (from.producer, from.owner, from.producer_epoch);
-            let known = stored.iter().position(|(sender, _)| *sender == of);
+            let (mut why, mut row) = (refusals.of(from), None);
             // For the first of the run: appends in line follow in the row, and an append out of line is judged.
-            let mut next = known.map(|at| stored[at].1);
+            let mut next = ends.of(from);
             for item in run {
                 let taken = match &why {
                     Some(why) => Err(why.clone()),
@@ -54,40 +42,17 @@ impl Committer {
                 }
                 answer(taken);
             }
-            let end = row.as_ref().map(|row: &Row| row.header.first_sequence + u64::from(row.header.count));
-            let is_last = runs.peek().is_none();
-            match (known, end) {
-                _ if is_last => {}
-                (Some(at), Some(end)) => stored[at].1 = end,
-                (None, Some(end)) => {
-                    // Another session of the same producer is judged again: this one may have fenced it.
-                    stored.retain(|(sender, _)| sender.0 != of.0);
-                    stored.push((of, end));
-                }
-                // It may have stored something before the append that was refused.
-                (Some(at), None) => drop(stored.swap_remove(at)),
-                (None, None) => {}
+            if runs.peek().is_some() {
+                ends.note(from, row.as_ref());
+                refusals.note(from, why);
             }
-            self.sequencer.end_row(&mut row, self.submitted_end, now);
-            match why {
-                Some(why) if why.is_for_all() => for_all = Some(why),
-                Some(why) => for_one.push((from.producer, why)),
-                None => {}
-            }
+            self.sequencer.end_row(&mut row, self.writer.submitted_end, now);
         }
-        self.builder.settle(permits);
+        self.writer.builder.settle(permits);
     }
 
-    /// [`Self::append`] of a run of one.
-    pub(crate) fn append_one(&mut self, append: Append<'_>, now: Moment) -> Result<Accepted, AppendError> {
-        let (from, item, permit) = append.split();
-        let mut permits = BurstPermits::new(permit);
-        let mut answer = None;
-        self.append([(&from, &[item][..])], AfterRefusal::Judge, now, &mut permits, |a| answer = Some(a));
-        answer.expect("a run of one has one answer")
-    }
-
-    /// `next`: the known next sequence of this sender, so that it is not judged.
+    /// Judges an append, finds room for it, gives it its offset, and stores it in the open batch. `next`: the known next
+    /// sequence of this sender, so that it is not judged.
     // Inlined, so that the answer is built in its final place: this runs under the lock, for each append.
     #[inline(always)]
     fn take(
@@ -99,46 +64,25 @@ impl Committer {
         next: Option<u64>,
         permits: &mut BurstPermits,
     ) -> Result<Accepted, AppendError> {
-        self.accepting()?;
-        let limit = self.config.max_append_bytes;
-        if item.count == 0 || item.payload.len() > limit as usize {
-            return Err(AppendError::Size { limit });
-        }
-        if item.first_sequence.checked_add(item.count.into()).is_none() {
-            return Err(AppendError::PastTheLast);
-        }
-        let header = ChunkHeader {
-            flags: 0,
-            count: item.count,
-            payload_checksum: item.payload_checksum,
-            producer: from.producer,
-            owner: from.owner,
-            first_sequence: item.first_sequence,
-            producer_epoch: from.producer_epoch,
-        };
+        self.lifecycle.check()?;
+        let header = header(from, item, self.max_append_bytes)?;
         let first_offset = self.watermarks.received;
         let len = ChunkHeader::encoded_len(from.peer_meta.len(), item.payload.len());
-        let quota = |committer: &Self| {
-            // It is known only after the insert if the append begins a batch.
-            committer.quota.check(from.owner, len + batch::LEN).map_err(|limit| AppendError::OwnerQuota { limit })
-        };
         match row {
             Some(row) if row.follows(&header, first_offset) => {
-                quota(self)?;
-                self.find_room(len)?;
+                self.find_room(from.owner, len)?;
                 row.extend(&header);
             }
             _ => {
-                self.sequencer.end_row(row, self.submitted_end, now);
+                self.sequencer.end_row(row, self.writer.submitted_end, now);
                 let stands = match next == Some(item.first_sequence) {
                     true => Stands::InLine,
                     false => self.sequencer.judge(&header, item.gap, now)?,
                 };
                 if let Stands::Stored(first_offset) = stands {
-                    return Ok(self.given(item.count, first_offset, true));
+                    return Ok(self.accepted(item.count, first_offset, true));
                 }
-                quota(self)?;
-                self.find_room(len)?;
+                self.find_room(from.owner, len)?;
                 if stands == Stands::First {
                     self.sequencer.evict(self.watermarks.received, now);
                 }
@@ -154,88 +98,108 @@ impl Committer {
             wants_written: item.level == Level::Written,
             share: item.share,
         };
-        let stored = self.builder.push(entering, self.watermarks.epoch, first_offset, now, permits);
+        let stored = self.writer.builder.push(entering, self.watermarks.epoch, first_offset, now, permits);
         self.quota.held.add(from.owner, stored);
         let given = self.watermarks.give(item.count);
         assert!(given == first_offset, "offset {given} is given to the append at {first_offset}: it would be lost");
-        Ok(self.given(item.count, first_offset, false))
+        Ok(self.accepted(item.count, first_offset, false))
     }
 
-    fn given(&self, count: u32, first_offset: u64, duplicate: bool) -> Accepted {
+    /// Checks that an append of so many bytes stays within its owner's quota, and has a place behind all that waits.
+    #[inline]
+    fn find_room(&mut self, owner: u64, len: usize) -> Result<(), AppendError> {
+        // The length in the file is known only after the insert, if the append begins a batch.
+        self.quota.check(owner, len + batch::LEN).map_err(|limit| AppendError::OwnerQuota { limit })?;
+        let found = self.room().check(len);
+        if found.is_err() {
+            self.note_refused();
+        }
+        found
+    }
+
+    #[cold]
+    fn note_refused(&mut self) {
+        // With a segment behind this one it is over once that is written to.
+        if !self.segments.can_have_next() && self.segments.supply.note_refused() {
+            self.watermarks.version += 1;
+        }
+    }
+
+    fn accepted(&self, count: u32, first_offset: u64, duplicate: bool) -> Accepted {
         Accepted { first_offset, count, epoch: self.watermarks.epoch, failures: self.watermarks.failures, duplicate }
     }
+}
 
-    fn accepting(&self) -> Result<(), AppendError> {
-        match &self.state {
-            State::Failed { reason, .. } => Err(AppendError::Failed { reason: reason.clone() }),
-            State::Closed { .. } => Err(AppendError::Closing),
-            State::Running if self.closing => Err(AppendError::Closing),
-            State::Running => Ok(()),
+/// The header of an append, if its numbers are within their bounds.
+#[inline(always)]
+fn header(from: &Sender<'_>, item: &Item<'_>, limit: u32) -> Result<ChunkHeader, AppendError> {
+    if item.count == 0 || item.payload.len() > limit as usize {
+        return Err(AppendError::Size { limit });
+    }
+    if item.first_sequence.checked_add(item.count.into()).is_none() {
+        return Err(AppendError::PastTheLast);
+    }
+    Ok(ChunkHeader {
+        flags: 0,
+        count: item.count,
+        payload_checksum: item.payload_checksum,
+        producer: from.producer,
+        owner: from.owner,
+        first_sequence: item.first_sequence,
+        producer_epoch: from.producer_epoch,
+    })
+}
+
+/// Refusals that hold for later runs of a burst: for all of them, or for a producer's.
+#[derive(Default)]
+struct Refusals {
+    for_all: Option<AppendError>,
+    for_one: Vec<(ProducerId, AppendError)>,
+}
+
+impl Refusals {
+    fn of(&self, from: &Sender<'_>) -> Option<AppendError> {
+        let of_it = || self.for_one.iter().find(|(id, _)| *id == from.producer).map(|(_, why)| why.clone());
+        self.for_all.clone().or_else(of_it)
+    }
+
+    fn note(&mut self, from: &Sender<'_>, why: Option<AppendError>) {
+        match why {
+            Some(why) if why.is_for_all() => self.for_all = Some(why),
+            Some(why) => self.for_one.push((from.producer, why)),
+            None => {}
         }
     }
+}
 
-    /// Reason why the next segment cannot be opened, except lack of room.
-    pub(crate) fn unopened(&self) -> Option<String> {
-        self.supply.unopened()
+/// The next sequences of senders that have stored under this lock: their next append need not be judged again. Runs of
+/// a few senders in turn are short.
+#[derive(Default)]
+struct RunEnds(Vec<((ProducerId, u64, u32), u64)>);
+
+impl RunEnds {
+    fn position(&self, from: &Sender<'_>) -> Option<usize> {
+        self.0.iter().position(|(of, _)| *of == (from.producer, from.owner, from.producer_epoch))
     }
 
-    /// Ends a session; `true` if a thread must check later, in time to write the resulting tombstone.
-    pub(crate) fn disconnect(&mut self, id: &ProducerId, forget: bool) -> bool {
-        self.sequencer.disconnect(id, forget, self.watermarks.received)
+    fn of(&self, from: &Sender<'_>) -> Option<u64> {
+        self.position(from).map(|at| self.0[at].1)
     }
 
-    /// The longest payload of an append that is taken.
-    pub(crate) fn max_append_bytes(&self) -> u32 {
-        self.config.max_append_bytes
-    }
-
-    pub(crate) fn watermarks(&self) -> Watermarks {
-        let accepting = match &self.state {
-            State::Failed { .. } => Accepting::Failed,
-            State::Closed { .. } => Accepting::Closing,
-            State::Running if self.closing => Accepting::Closing,
-            State::Running if self.takes_what_comes() => Accepting::Yes,
-            State::Running => Accepting::NoSpace,
-        };
-        Watermarks { accepting, ..self.watermarks }
-    }
-
-    /// Watermarks to publish without a result of a job. Acceptance of appends also changes with the jobs begun. With
-    /// one version for two values, the older could be published last.
-    pub(crate) fn next_watermarks(&mut self) -> Watermarks {
-        self.watermarks.version += 1;
-        self.watermarks()
-    }
-
-    pub(crate) fn failure(&self) -> Option<String> {
-        match &self.state {
-            State::Failed { reason, .. } => Some(reason.clone()),
-            _ => None,
+    /// Notes the end of a run, by its last row.
+    fn note(&mut self, from: &Sender<'_>, row: Option<&Row>) {
+        let end = row.map(|row| row.header.first_sequence + u64::from(row.header.count));
+        match (self.position(from), end) {
+            (Some(at), Some(end)) => self.0[at].1 = end,
+            (None, Some(end)) => {
+                // Another session of the same producer is judged again: this one may have fenced it.
+                self.0.retain(|(of, _)| of.0 != from.producer);
+                self.0.push(((from.producer, from.owner, from.producer_epoch), end));
+            }
+            // It may have stored something before the append that was refused.
+            (Some(at), None) => drop(self.0.swap_remove(at)),
+            (None, None) => {}
         }
-    }
-
-    pub(crate) fn closed(&self) -> Option<bool> {
-        match self.state {
-            State::Closed { clean } => Some(clean),
-            _ => None,
-        }
-    }
-
-    pub(crate) fn request_sync(&mut self) -> u64 {
-        self.sync_target = self.sync_target.max(self.watermarks.received);
-        self.watermarks.received
-    }
-
-    pub(crate) fn request_rotate(&mut self, reply: RotateReply) {
-        self.rotate_replies.push(reply);
-        if self.is_over() && !self.config.faults.has(Fault::RotationForgotten) {
-            self.refuse_rotations(); // no thread looks any more
-        }
-    }
-
-    pub(crate) fn close(&mut self) {
-        self.closing = true;
-        self.watermarks.version += 1;
     }
 }
 
@@ -244,9 +208,10 @@ mod tests {
     use super::*;
     use crate::config::JournalConfig;
     use crate::format::meta::EpochStart;
-    use crate::write::committer::{Done, Job, Step};
-    use crate::write::committer::{FailedJob, Failure, NoSegment};
+    use crate::write::committer::tests::append_one;
+    use crate::write::committer::{Append, Done, FailedJob, Failure, Job, NoSegment, Step};
     use crate::write::producer::ProducerTable;
+    use crate::write::watermarks::Accepting;
 
     /// A journal on a full disk tries to open a segment five times a second. A reader at such a moment must not see
     /// room where there is none.
@@ -319,7 +284,7 @@ mod tests {
             payload_checksum: 0,
             permit: None,
         };
-        committer.append_one(a, Moment { real_ns: 0, boot_ns: 0 })
+        append_one(committer, a, Moment { real_ns: 0, boot_ns: 0 })
     }
 
     #[test]
@@ -357,7 +322,7 @@ mod tests {
         assert_eq!(theirs(&mut committer), Err(AppendError::NotOwner), "one session is left");
         committer.disconnect(&[1; 16], false);
         assert_eq!(committer.sequencer.connect(&[1; 16], 8, 1, 8), Ok(()), "nothing was stored, and nobody is there");
-        assert_eq!(committer.sequencer.connected_len(), 1);
+        assert_eq!(committer.sequencer.connected.len(), 1);
     }
 
     /// Stored records keep their owner, though it is not connected.
@@ -368,7 +333,7 @@ mod tests {
         assert!(append(&mut committer, 5, 0).is_ok());
         committer.disconnect(&[1; 16], false);
         assert_eq!(committer.sequencer.connect(&[1; 16], 8, 6, 8), Err(AppendError::NotOwner));
-        assert_eq!(committer.sequencer.connected_len(), 0);
+        assert_eq!(committer.sequencer.connected.len(), 0);
         assert_eq!(append(&mut committer, 5, 1).map(|_| ()), Ok(()), "it is not fenced");
     }
 
@@ -378,8 +343,8 @@ mod tests {
         let config = JournalConfig { segment_bytes: 1 << 20, max_append_bytes: 1 << 20, ..JournalConfig::default() };
         let began = EpochStart { epoch: 3, first_offset: 0 };
         let mut committer = Committer::new(config, ProducerTable::new(16, 16, 0), 0, began, 0);
-        committer.supply.begin_coming();
-        committer.busy = true; // a rotation into the last segment that there is room for
+        committer.segments.supply.coming = true;
+        committer.lifecycle.busy = true; // a rotation into the last segment that there is room for
         let big = vec![0; 1020 << 10];
         let item = |first_sequence, payload| Item {
             first_sequence,
@@ -508,10 +473,10 @@ mod tests {
         assert!(matches!(committer.step(now), Step::Run(Job::Open { .. })));
         committer.abandon();
         committer.complete(Ok(Done::Opened { next: Err(NoSegment::Space) }), now);
-        assert_eq!(committer.closed(), Some(false));
+        assert_eq!(committer.lifecycle.closed(), Some(false));
         let failure = Failure { reason: "the disk".to_owned(), of: FailedJob::Sync, was_rescue: false };
         committer.complete(Err(failure), now);
-        assert_eq!((committer.closed(), committer.failure()), (Some(false), None));
+        assert_eq!((committer.lifecycle.closed(), committer.lifecycle.failure()), (Some(false), None));
         assert!(matches!(committer.step(now), Step::Exit));
     }
 }

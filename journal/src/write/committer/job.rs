@@ -7,12 +7,13 @@ use tokio::sync::oneshot;
 
 use crate::env::Trigger;
 use crate::format::footer::{Damage, Footer};
+use crate::format::segment::SegmentHeader;
 use crate::io::{Durability, File};
 use crate::write::active::{Active, Placed};
 use crate::write::batch::Batch;
 use crate::write::permits::Permit;
-use crate::write::prepare::Prepared;
 use crate::write::producer::{ProducerId, ProducerTable};
+use crate::write::seal::SealedFile;
 use crate::write::watermarks::Level;
 
 /// One append as a caller submits it.
@@ -164,7 +165,7 @@ pub(crate) enum SyncBy {
 /// The next segment.
 #[derive(Default)]
 pub(crate) struct Wanted {
-    pub(crate) prepared: Option<Prepared>,
+    pub(crate) prepared: Option<SegmentHeader>,
     /// Records that have their offsets wait for it: it may use the reserved space.
     pub(crate) for_accepted: bool,
 }
@@ -184,7 +185,7 @@ pub(crate) struct Rotation {
 pub(crate) struct Rescue {
     /// The segment that failed, until it is ended.
     pub(crate) active: Option<Active>,
-    pub(crate) prepared: Option<Prepared>,
+    pub(crate) prepared: Option<SegmentHeader>,
     /// The offset from which the log is written again.
     pub(crate) from: u64,
     /// The offset at which the log resumes.
@@ -193,16 +194,24 @@ pub(crate) struct Rescue {
     pub(crate) held: Vec<Arc<Batch>>,
     /// Producers as of `next`.
     pub(crate) producers: ProducerTable,
-    /// An earlier attempt has already written, sealed and named the new segment.
+    pub(crate) progress: Progress,
+}
+
+/// Progress of a recovery in the process, over all of its attempts.
+#[derive(Default)]
+pub(crate) struct Progress {
+    /// The superseding segment, sealed and under its own name: `clad.meta` may name it, so it is not removed again.
+    pub(crate) sealed: Option<(Arc<Footer>, SealedFile)>,
+    /// That segment is certainly named, or there was nothing to write.
     pub(crate) rewritten: bool,
-    /// Offsets that this attempt or an earlier one could not restore. They are reported when the recovery counts.
+    /// Offsets that could not be restored. They are reported when the recovery counts.
     pub(crate) lost: Vec<Damage>,
 }
 
 impl Rescue {
     /// Records offsets that cannot be restored: their producers' sequences are open again.
     pub(crate) fn lose(&mut self, gone: Damage) {
-        self.lost.push(gone);
+        self.progress.lost.push(gone);
         self.producers.lose(gone.from, gone.to);
     }
 }

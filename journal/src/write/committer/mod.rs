@@ -20,133 +20,56 @@
 //! releases the caller.
 
 mod append;
-mod control;
-mod facts;
+mod in_flight;
 mod job;
-mod long;
-mod results;
+mod lifecycle;
+mod recent;
 mod room;
-mod settings;
+mod syncs;
 #[cfg(test)]
 mod tests;
-mod writes;
+mod writer;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::clock::Moment;
-use crate::config::{JournalConfig, Policy, SEGMENT_OVERHEAD_BYTES};
+use crate::config::{JournalConfig, SEGMENT_OVERHEAD_BYTES};
 use crate::env::Trigger;
-use crate::format::footer::Damage;
+use crate::format::batch;
 use crate::format::meta::EpochStart;
-use crate::write::active::{Active, Shares};
-use crate::write::batch::{Batch, BatchBuilder};
+use crate::format::segment::SegmentHeader;
+use crate::format::tombstone::{self, Tombstone};
+use crate::io::Durability;
+use crate::write::active::Active;
+use crate::write::batch::Batch;
 use crate::write::owner_bytes::Quota;
-use crate::write::permits::Permit;
-use crate::write::producer::ProducerTable;
-use crate::write::segment_supply::SegmentSupply;
+use crate::write::producer::{ProducerId, ProducerTable};
+use crate::write::segment_supply::SpaceNews;
 use crate::write::sequencer::Sequencer;
-use crate::write::watermarks::Watermarks;
+use crate::write::watermarks::{Accepting, Watermarks};
+
+use self::lifecycle::Lifecycle;
+use self::room::{Room, Segments};
+use self::writer::Writer;
 
 pub use job::{Accepted, AfterRefusal, Append, Item, RotateAnswer, Sender};
 pub(crate) use job::{
     Done, FailedJob, Failure, Job, NoSegment, Rescue, RotateReply, Rotation, Step, SyncBy, Turn, Wanted,
 };
 
-/// Size of the open batch that is worth a further write in flight.
-const CONCURRENT_WRITE_BYTES_MIN: usize = 64 * 1024;
-/// After this time without appends the log is idle; then a commit marker stores its last watermarks.
-const IDLE_COMMIT_MARKER_DELAY_NS: u64 = 100_000_000;
-/// First pause before a recovery, doubled to the last.
-const RECOVERY_RETRY_NS_MIN: u64 = 1_000_000_000;
-const RECOVERY_RETRY_NS_MAX: u64 = 60_000_000_000;
-/// Under `fire_and_forget`, after a batch of so many records, the next batch stays open for so long (or to 64 KiB).
-const BUSY_BATCH_RECORDS_MIN: u32 = 32;
-const BUSY_BATCH_DELAY_NS: u64 = 100_000;
-/// Under `fire_and_forget` a sync beside the writes begins at so many unsynced bytes, whatever the interval.
-const EARLY_SYNC_BYTES: u64 = 16 << 20;
-
-struct InFlight {
-    id: u64,
-    batch: Arc<Batch>,
-    shares: Shares,
-    /// Released when this entry is dropped: the memory that was counted is free then.
-    _permit: Option<Permit>,
-    since_boot_ns: u64,
-    /// Bytes of the file that its write covers.
-    range: (u64, u64),
-    written: bool,
-    durable: bool,
-}
-
-/// Written data that waits for a separate sync: batches, if the policy does not sync writes; a commit marker, under
-/// any policy.
-#[derive(Clone, Copy, Debug)]
-struct Unsynced {
-    /// Boot time at which the oldest batch of it was taken.
-    since_boot_ns: Option<u64>,
-    /// First offset in the block in which it begins: a write repeats that block, so that offset is affected too.
-    from: u64,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum State {
-    Running,
-    /// Nothing is released; recovery is due at this boot time.
-    Failed {
-        reason: String,
-        due_boot_ns: u64,
-        pause_ns: u64,
-        rescue_from: u64,
-    },
-    Closed {
-        clean: bool,
-    },
-}
-
-/// The state.
+/// The state: who may append what, where it goes, what is at the disk, and whether the journal runs.
 pub(crate) struct Committer {
-    config: JournalConfig,
-    state: State,
     watermarks: Watermarks,
     pub(crate) sequencer: Sequencer,
-    /// Everything below this was submitted: a footer's producer state ends here at most.
-    submitted_end: u64,
     pub(crate) quota: Quota,
-    builder: BatchBuilder,
-    in_flight: VecDeque<InFlight>,
-    writes: usize,
-    free_files: Vec<usize>,
-    /// Number of writes in flight that the operator wants; the active segment may be open for fewer.
-    wanted_writes: usize,
-    /// File index of each write in flight; there are only a few files.
-    file_of: Vec<(u64, usize)>,
-    control_write: Option<(u64, Shares)>,
-    sync_running: bool,
-    busy: bool,
-    next_id: u64,
-    active: Option<Active>,
-    /// Segments behind the active one.
-    supply: SegmentSupply,
-    recent: VecDeque<Arc<Batch>>,
-    recent_bytes: usize,
-    idle_since_ns: u64,
-    last_sync_ns: u64,
-    sync_target: u64,
-    /// Written since the last sync began, under `fire_and_forget`.
-    unsynced_bytes: u64,
-    unsynced: Option<Unsynced>,
-    /// Data that was unsynced when the running sync began.
-    syncing: Option<Unsynced>,
-    /// Time until which the next batch stays open, under `fire_and_forget`, because the last one had many records.
-    batch_open_until_ns: u64,
-    rotate_replies: Vec<RotateReply>,
-    closing: bool,
-    /// Block size of a write, as the last segment reported.
-    block: u64,
-    rewritten: bool,
-    /// Offsets that recovery could not restore.
-    lost: Vec<Damage>,
+    pub(crate) writer: Writer,
+    pub(crate) segments: Segments,
+    pub(crate) lifecycle: Lifecycle,
+    /// The longest payload of an append that is taken.
+    pub(crate) max_append_bytes: u32,
+    /// Age at which the active segment is sealed; zero: at none.
+    pub(crate) rotate_after: Duration,
 }
 
 /// A batch must fit into an empty segment, as the largest append does: behind its end nothing is prepared.
@@ -162,76 +85,42 @@ impl Committer {
         began: EpochStart,
         now_ns: u64,
     ) -> Self {
-        let max_bytes = match config.policy {
-            Policy::GroupCommit { max_bytes, .. } | Policy::SyncFileRange { max_bytes, .. } => max_bytes as usize,
-            Policy::PerMessage => 0,
-            Policy::FireAndForget { .. } => 1 << 20,
-        };
-        let max_bytes = max_bytes.min(largest_batch(config.segment_bytes));
         // A start after a clean end resumes an epoch that began long before.
         let (epoch, epoch_first) = (began.epoch, began.first_offset);
         let watermarks =
             Watermarks { epoch, epoch_first, received: next, written: next, durable: next, ..Watermarks::default() };
         Self {
-            state: State::Running,
             watermarks,
-            sequencer: Sequencer::new(producers, config.faults),
-            submitted_end: next,
+            sequencer: Sequencer::new(producers),
             quota: Quota { most: config.retention.per_owner_bytes, ..Quota::default() },
-            builder: BatchBuilder::new(max_bytes),
-            in_flight: VecDeque::new(),
-            writes: 0,
-            free_files: (0..config.policy.in_flight()).rev().collect(),
-            file_of: Vec::new(),
-            wanted_writes: config.policy.in_flight(),
-            control_write: None,
-            sync_running: false,
-            busy: false,
-            next_id: 0,
-            active: None,
-            supply: SegmentSupply::default(),
-            recent: VecDeque::new(),
-            recent_bytes: 0,
-            idle_since_ns: now_ns,
-            last_sync_ns: now_ns,
-            sync_target: 0,
-            unsynced_bytes: 0,
-            unsynced: None,
-            syncing: None,
-            batch_open_until_ns: 0,
-            rotate_replies: Vec::new(),
-            closing: false,
-            block: 4096,
-            rewritten: false,
-            lost: Vec::new(),
-            config,
+            writer: Writer::new(&config, largest_batch(config.segment_bytes), next, now_ns),
+            segments: Segments::new(config.segment_bytes),
+            lifecycle: Lifecycle::new(),
+            max_append_bytes: config.max_append_bytes,
+            rotate_after: config.rotate_after,
         }
     }
 
     /// Returns the next step. A returned job counts as begun: its result must be passed to [`Self::complete`].
     pub(crate) fn step(&mut self, now: Moment) -> Step {
-        if self.busy {
+        if self.lifecycle.busy {
             return Step::Wait(None);
         }
-        match &self.state {
-            State::Closed { .. } => return Step::Exit,
-            State::Failed { due_boot_ns, .. } => {
-                let (due, idle) = (*due_boot_ns, self.writes == 0 && !self.sync_running);
-                return match idle && now.boot_ns >= due {
-                    true => self.begin_rescue(),
-                    false => Step::Wait(idle.then_some(due)),
-                };
-            }
-            State::Running => {}
+        if self.lifecycle.is_over() {
+            return Step::Exit;
         }
-        let idle = self.writes == 0 && !self.sync_running;
-        if self.active.is_none() {
+        let idle = self.writer.is_idle();
+        if let Some((due, from)) = self.lifecycle.recovery() {
+            return match idle && now.boot_ns >= due {
+                true => self.begin_rescue(from),
+                false => Step::Wait(idle.then_some(due)),
+            };
+        }
+        if self.segments.active.is_none() {
             return self.begin_open(now);
         }
-        if self.active.as_ref().is_some_and(Active::is_empty) {
-            for reply in self.rotate_replies.drain(..) {
-                let _ = reply.send(Ok(None));
-            }
+        if self.segments.is_active_empty() {
+            self.lifecycle.answer_rotations(&Ok(None));
         }
         if let Some(trigger) = self.rotation_due(now) {
             return if idle { self.begin_rotation(trigger, now) } else { self.sync_or_wait(now, None) };
@@ -244,60 +133,458 @@ impl Committer {
         if self.holds_back_for_tombstones() {
             return self.sync_or_wait(now, None);
         }
-        if let Some(step) = self.begin_write(now) {
-            return step;
+        if let Some(active) = &mut self.segments.active
+            && let Some(write) = self.writer.begin_write(active, &self.watermarks, now)
+        {
+            return Step::Run(write);
         }
-        if self.closing && self.builder.is_empty() {
+        if self.lifecycle.closing && self.writer.builder.is_empty() {
             // A segment without a batch is not sealed: no footer would name the forgotten producers.
             if idle
                 && !self.sequencer.tombstones.is_empty()
-                && self.active.as_ref().is_some_and(Active::is_empty)
+                && self.segments.is_active_empty()
                 && let Some(step) = self.begin_tombstones(now)
             {
                 return step;
             }
             return if idle { self.begin_close(now) } else { Step::Wait(None) };
         }
-        self.sync_or_wait(now, self.write_deadline())
+        self.sync_or_wait(now, self.writer.write_deadline())
     }
 
     fn rotation_due(&self, now: Moment) -> Option<Trigger> {
-        let active = self.active.as_ref()?;
-        if active.is_empty() {
-            return None;
-        }
+        let active = self.segments.active.as_ref().filter(|active| !active.is_empty())?;
         // The waiting appends were accepted because they fit into this segment, where there is no other: they go
         // first.
-        let may_leave = self.builder.is_empty() || self.can_have_next();
-        if !self.rotate_replies.is_empty() && may_leave {
+        let may_leave = self.writer.builder.is_empty() || self.segments.can_have_next();
+        if self.lifecycle.is_rotation_requested() && may_leave {
             return Some(Trigger::Command);
         }
-        if let Some((len, ..)) = self.builder.front() {
-            let stored = (len + crate::format::batch::LEN) as u64;
-            let fresh = self.writes > 0;
-            if !active.fits(stored, fresh, self.footer_len(active)) {
+        if let Some((len, ..)) = self.writer.builder.front() {
+            let fresh = self.writer.in_flight.writes() > 0;
+            if !self.room().fits_active((len + batch::LEN) as u64, fresh) {
                 return Some(Trigger::Size);
             }
         }
-        let age = self.config.rotate_after.as_nanos() as u64;
+        let age = self.rotate_after.as_nanos() as u64;
         let old = age > 0 && active.first_append_boot_ns.is_some_and(|t| now.boot_ns.saturating_sub(t) >= age);
         (old && may_leave).then_some(Trigger::Age)
     }
 
     /// True if nothing is under way and the next job is a write or a sync, which any thread may make.
     pub(crate) fn allows_inline_write(&self, now: Moment) -> bool {
-        let running = self.state == State::Running && !self.busy && !self.closing;
-        let idle = self.writes == 0 && !self.sync_running;
-        running && idle && self.active.is_some() && self.rotation_due(now).is_none()
+        self.writes_next(now) && self.writer.is_idle()
     }
 
     /// Taker of the next job, where a ring runs beside the blocking thread.
     pub(crate) fn turn(&self, now: Moment) -> Turn {
-        let running = self.state == State::Running && !self.busy && !self.closing;
-        let beside = self.writes > 0 || self.sync_running || self.builder.bytes() >= CONCURRENT_WRITE_BYTES_MIN;
-        match running && beside && self.active.is_some() && self.rotation_due(now).is_none() {
+        match self.writer.writes_beside() && self.writes_next(now) {
             true => Turn::Ring,
             false => Turn::Thread,
         }
+    }
+
+    /// True if the next job is none that runs alone.
+    fn writes_next(&self, now: Moment) -> bool {
+        self.lifecycle.is_open() && self.segments.active.is_some() && self.rotation_due(now).is_none()
+    }
+
+    /// Starts a sync or a commit marker, or returns the time until which there is nothing to do.
+    fn sync_or_wait(&mut self, now: Moment, deadline: Option<u64>) -> Step {
+        let mut until = self.writer.look_again(deadline, now);
+        let mut by = |t: u64| until = Some(until.map_or(t, |u| u.min(t)));
+        match (self.writer.sync_due(&self.watermarks), &self.segments.active) {
+            (Some(t), Some(active)) if t <= now.boot_ns => {
+                return Step::Run(self.writer.begin_sync(active, self.watermarks.written, now));
+            }
+            (Some(t), _) => by(t),
+            (None, _) => {}
+        }
+        let Some(idle_at) = self.writer.idle_at().filter(|_| !self.lifecycle.closing) else { return Step::Wait(until) };
+        if self.sequencer.tombstones.are_unwritten() {
+            if idle_at > now.boot_ns {
+                by(idle_at);
+            } else if let Some(step) = self.begin_tombstones(now) {
+                return step;
+            }
+        }
+        if let Some(active) = self.segments.active.as_ref().filter(|active| !active.is_empty()) {
+            if active.stored_watermarks != (self.watermarks.written, self.watermarks.durable) {
+                if idle_at <= now.boot_ns {
+                    return self.begin_commit_marker(now);
+                }
+                by(idle_at);
+            }
+            let age = self.rotate_after.as_nanos() as u64;
+            if let (1.., Some(t)) = (age, active.first_append_boot_ns) {
+                by(t + age);
+            }
+        }
+        Step::Wait(until)
+    }
+
+    fn begin_commit_marker(&mut self, now: Moment) -> Step {
+        self.writer.builder.idle();
+        let watermarks = self.watermarks;
+        let fits = self.room().fits_active(batch::LEN as u64, false);
+        let Some(active) = self.segments.active.as_mut() else { return Step::Wait(None) };
+        if !fits {
+            active.stored_watermarks = (watermarks.written, watermarks.durable); // no room: the footer stores them
+            return self.sync_or_wait(now, None);
+        }
+        let place = |active: &mut Active| active.place_commit_marker(&watermarks, now);
+        self.writer.begin_control(active, Durability::Written, place).map_or(Step::Wait(None), Step::Run)
+    }
+
+    /// True if no further write begins, so that due tombstones can be written.
+    fn holds_back_for_tombstones(&self) -> bool {
+        let syncs = self.writer.policy.syncs() || self.sequencer.tombstones.wanted;
+        let unsynced = self.watermarks.written > self.watermarks.durable && syncs;
+        (self.writer.in_flight.writes() > 0 || unsynced) && self.sequencer.tombstones.are_due()
+    }
+
+    /// Writes a batch of tombstones, which also stores the watermarks, with nothing in flight beside it. Writes
+    /// nothing where it has no place: then a footer stores them.
+    ///
+    /// Where it is synced, everything before it is synced first. Otherwise it might be durable behind a batch that is
+    /// not, and be cut off with it.
+    fn begin_tombstones(&mut self, now: Moment) -> Option<Step> {
+        let (watermarks, syncs) = (self.watermarks, self.writer.policy.syncs());
+        let (all, synced) = self.sequencer.tombstones.next(self.writer.submitted_end, syncs);
+        let stored = batch::LEN + all.len() * tombstone::LEN;
+        let room = self.room();
+        let fits = room.fits_active(stored as u64, false) && room.check(stored).is_ok();
+        let alone = self.writer.in_flight.writes() == 0 && self.writer.in_flight.control.is_none();
+        if all.is_empty() || !alone || !fits {
+            return None;
+        }
+        if synced && watermarks.written > watermarks.durable {
+            self.writer.syncs.want(watermarks.written);
+            return None;
+        }
+        let active = self.segments.active.as_mut()?;
+        let batch = Arc::new(Batch {
+            epoch: watermarks.epoch,
+            first_offset: active.content.end_offset,
+            append_real_ns: now.real_ns,
+            payload_bytes: Some(0),
+            body: Tombstone::encode(&all).into(),
+            ..Batch::default()
+        });
+        let durability = if synced { Durability::Synced } else { Durability::Written };
+        let place = |active: &mut Active| active.place(&batch, false, &watermarks, now);
+        let job = self.writer.begin_control(active, durability, place)?;
+        if synced && syncs {
+            self.writer.syncs.unsynced = None; // of a commit marker: this write repeats its block and content
+        }
+        self.sequencer.tombstones.begin(all.len(), synced);
+        self.writer.idle_since_ns = now.boot_ns;
+        Some(Step::Run(job))
+    }
+
+    fn begin_open(&mut self, now: Moment) -> Step {
+        self.lifecycle.answer_rotations(&Ok(None));
+        if self.lifecycle.closing && self.writer.builder.is_empty() {
+            self.lifecycle.busy = true;
+            return Step::Run(Job::Close(None));
+        }
+        let retry_at_ns = self.segments.supply.retry_at_ns();
+        if now.boot_ns < retry_at_ns {
+            return Step::Wait(Some(retry_at_ns));
+        }
+        self.lifecycle.busy = true;
+        let wanted = self.claim_next();
+        // Nothing is in flight, so everything submitted is written: the next batch starts there.
+        Step::Run(Job::Open { wanted, next: self.watermarks.written, epoch: self.watermarks.epoch })
+    }
+
+    fn rotation(&mut self, trigger: Trigger, now: Moment) -> Option<Box<Rotation>> {
+        let active = self.segments.active.take()?;
+        let mut footer = active.footer();
+        self.quota.sealed(active.owners(), &footer.owners);
+        footer.producers = self.sequencer.begin_footer(footer.end_offset, now);
+        assert!(
+            footer.end_offset == self.watermarks.written,
+            "the footer of segment {} ends at {}, `written` at {}: records between would be lost",
+            footer.segment,
+            footer.end_offset,
+            self.watermarks.written
+        );
+        let unsynced = self.watermarks.durable < self.watermarks.written;
+        let marker_unsynced = self.writer.syncs.unsynced.is_some();
+        let wanted = self.claim_next();
+        Some(Box::new(Rotation { active, footer, unsynced, marker_unsynced, wanted, trigger }))
+    }
+
+    fn begin_rotation(&mut self, trigger: Trigger, now: Moment) -> Step {
+        match self.rotation(trigger, now) {
+            Some(rotation) => {
+                self.lifecycle.busy = true;
+                Step::Run(Job::Rotate(rotation))
+            }
+            None => Step::Wait(None),
+        }
+    }
+
+    fn begin_close(&mut self, now: Moment) -> Step {
+        self.lifecycle.busy = true;
+        self.lifecycle.answer_rotations(&Ok(None));
+        Step::Run(Job::Close(self.rotation(Trigger::Close, now)))
+    }
+
+    fn begin_rescue(&mut self, from: u64) -> Step {
+        assert!(
+            from <= self.watermarks.durable,
+            "a recovery begins at {from}, above `durable` {}: records between would be lost",
+            self.watermarks.durable
+        );
+        self.lifecycle.busy = true;
+        let active = self.segments.active.take();
+        Step::Run(Job::Recover(Box::new(Rescue {
+            held: self.writer.hold_for_rescue(from, active.as_ref()),
+            active,
+            prepared: self.segments.supply.take_prepared(),
+            from,
+            next: self.watermarks.received,
+            producers: self.sequencer.producers().clone(),
+            progress: std::mem::take(&mut self.lifecycle.progress),
+        })))
+    }
+
+    /// Takes the next segment for a job: the prepared one, or one that is still to be made.
+    fn claim_next(&mut self) -> Wanted {
+        Wanted { prepared: self.segments.supply.claim(), for_accepted: !self.writer.builder.is_empty() }
+    }
+
+    /// Takes the result of a job. An error latches: from here on nothing is released until recovery is done.
+    pub(crate) fn complete(&mut self, result: Result<Done, Failure>, now: Moment) {
+        self.watermarks.version += 1;
+        assert!(
+            !self.lifecycle.busy || self.writer.is_idle(),
+            "a job that runs alone ends beside a write or a sync: what that one covers is unknown"
+        );
+        self.lifecycle.busy = false;
+        match result {
+            result if self.lifecycle.is_over() => self.after_the_end(result),
+            Ok(done) => self.done(done, now),
+            Err(failure) => self.failed(failure, now),
+        }
+    }
+
+    /// Handles results after the journal was abandoned: a late result changes only the list of running jobs.
+    fn after_the_end(&mut self, result: Result<Done, Failure>) {
+        match result.map_err(|failure| failure.of) {
+            Ok(Done::Write { id, .. }) | Err(FailedJob::Write(id)) => self.writer.in_flight.end(id),
+            Ok(Done::Sync { .. }) | Err(FailedJob::Sync) => self.writer.syncs.running = false,
+            Ok(_) | Err(_) => {}
+        }
+    }
+
+    fn done(&mut self, done: Done, now: Moment) {
+        match done {
+            Done::Write { id, durability } => {
+                if self.writer.written(id, durability) {
+                    self.sequencer.tombstones.written(durability == Durability::Synced);
+                }
+            }
+            Done::Sync { upto } => {
+                self.writer.synced(upto);
+                if self.lifecycle.is_running() && !self.writer.policy.syncs() {
+                    self.watermarks.move_durable(self.watermarks.durable.max(upto));
+                }
+            }
+            Done::Rotated { next } => {
+                self.sequencer.tombstones.footer_done();
+                self.watermarks.move_durable(self.watermarks.written);
+                self.writer.sealed();
+                self.take_active(next, now);
+            }
+            Done::Opened { next } => self.take_active(next, now),
+            Done::Recovered { next, epoch, end, producers, lost } => {
+                self.watermarks.losses += u32::from(lost);
+                self.lifecycle.recovered();
+                self.segments.supply.recovered();
+                self.writer.recovered(end, self.watermarks.durable);
+                self.watermarks.begin_epoch(epoch, end);
+                self.sequencer.take_recovered(producers);
+                self.sequencer.tombstones.failed();
+                self.take_active(next, now);
+            }
+            Done::Closed => {
+                self.watermarks.move_durable(self.watermarks.written);
+                self.lifecycle.end(true);
+            }
+        }
+        if self.lifecycle.is_running() {
+            self.writer.advance(&mut self.watermarks);
+        }
+        self.writer.idle_since_ns = now.boot_ns;
+    }
+
+    fn take_active(&mut self, next: Result<Active, NoSegment>, now: Moment) {
+        match &next {
+            Ok(active) => {
+                self.writer.opened(active);
+                self.segments.block = active.header.block_size.into();
+                self.segments.supply.opened();
+            }
+            Err(NoSegment::Space) => self.segments.supply.found_no_room(now),
+            Err(NoSegment::Failed(reason)) => self.segments.supply.not_opened(reason.clone(), now),
+        }
+        self.segments.active = next.ok();
+    }
+
+    fn failed(&mut self, failure: Failure, now: Moment) {
+        let from = self.writer.rescue_from(self.watermarks.durable);
+        match failure.of {
+            FailedJob::Write(id) => self.writer.in_flight.end(id),
+            FailedJob::Sync => self.writer.syncs.running = false,
+            FailedJob::Rotate(rotation) => {
+                self.segments.active = Some(rotation.active);
+                self.segments.supply.put_back(rotation.wanted.prepared);
+            }
+            FailedJob::Mark => {}
+            FailedJob::Rescue(rescue) => {
+                self.lifecycle.progress = rescue.progress;
+                self.sequencer.take_recovered(rescue.producers); // without what is lost
+                self.segments.active = rescue.active;
+                self.segments.supply.put_back(rescue.prepared);
+            }
+        }
+        if self.lifecycle.fail(failure.reason, from, failure.was_rescue, now) {
+            self.watermarks.failures += 1;
+        }
+    }
+
+    /// True if another thread could begin a second job now.
+    pub(crate) fn more_to_do(&self) -> bool {
+        self.lifecycle.is_at_rest() && self.writer.more_to_do(&self.watermarks)
+    }
+
+    /// True if a thread must check now: a job could begin, or the running job delayed a rotation, or the pause after a
+    /// failure is over. A close does not count: it wakes every thread. A thread that then must wait for the running
+    /// job names no time and is woken when that job ends.
+    pub(crate) fn wants_somebody(&self) -> bool {
+        self.more_to_do() || !self.lifecycle.is_running() || self.lifecycle.is_rotation_requested()
+    }
+
+    /// The watermarks, with the acceptance of appends.
+    pub(crate) fn watermarks(&self) -> Watermarks {
+        let accepting = match self.lifecycle.accepting() {
+            Accepting::Yes if !self.room().takes_what_comes() => Accepting::NoSpace,
+            accepting => accepting,
+        };
+        Watermarks { accepting, ..self.watermarks }
+    }
+
+    /// Watermarks to publish without a result of a job. Acceptance of appends also changes with the jobs begun. With
+    /// one version for two values, the older could be published last.
+    pub(crate) fn next_watermarks(&mut self) -> Watermarks {
+        self.watermarks.version += 1;
+        self.watermarks()
+    }
+
+    #[inline]
+    fn room(&self) -> Room<'_> {
+        Room {
+            segments: &self.segments,
+            waiting: &self.writer.builder,
+            producers: self.sequencer.producers(),
+            owners: self.quota.held.len(),
+            leaves: self.lifecycle.is_rotation_requested(),
+        }
+    }
+
+    /// Number of the segment to prepare now, if one is wanted, and the epoch for its header.
+    pub(crate) fn wants_prepared(&self) -> Option<(u64, u32)> {
+        let active = self.segments.active.as_ref()?;
+        let wants = self.lifecycle.is_open() && !self.segments.supply.is_prepared();
+        wants.then_some((active.header.number + 1, self.watermarks.epoch))
+    }
+
+    /// The batch that holds an offset, if it is written and still in memory.
+    pub(crate) fn recent(&self, offset: u64) -> Option<Arc<Batch>> {
+        if offset < self.watermarks.written { self.writer.recent.find(offset) } else { None }
+    }
+
+    /// The active segment, if there is one, and its epoch, while only batches are under way. If two calls return the
+    /// same, no record that existed at the first call has changed its segment in between.
+    pub(crate) fn at_rest(&self) -> Option<(Option<u64>, u32)> {
+        let active = self.segments.active.as_ref().map(|active| active.header.number);
+        self.lifecycle.is_at_rest().then_some((active, self.watermarks.epoch))
+    }
+
+    /// Boot time at which the oldest record that is not durable was taken.
+    pub(crate) fn oldest_undurable_boot_ns(&self) -> Option<u64> {
+        let waits = self.watermarks.durable < self.watermarks.written;
+        let unsynced = self.writer.syncs.all_unsynced().filter(|_| waits).find_map(|u| u.since_boot_ns);
+        unsynced.or_else(|| self.writer.oldest_unwritten_boot_ns())
+    }
+
+    /// Ends a session; `true` if a thread must check later, in time to write the resulting tombstone.
+    pub(crate) fn disconnect(&mut self, id: &ProducerId, forget: bool) -> bool {
+        self.sequencer.disconnect(id, forget, self.watermarks.received)
+    }
+
+    pub(crate) fn request_sync(&mut self) -> u64 {
+        self.writer.syncs.want(self.watermarks.received);
+        self.watermarks.received
+    }
+
+    pub(crate) fn request_rotate(&mut self, reply: RotateReply) {
+        self.lifecycle.rotate_replies.push(reply);
+        if self.lifecycle.is_over() {
+            self.lifecycle.refuse_rotations(); // no thread looks any more
+        }
+    }
+
+    pub(crate) fn close(&mut self) {
+        self.lifecycle.closing = true;
+        self.watermarks.version += 1;
+    }
+
+    /// Abandons a clean end.
+    pub(crate) fn abandon(&mut self) {
+        self.lifecycle.end(false);
+        self.watermarks.version += 1;
+    }
+
+    /// Sets the disk state as the start saw it. The first check decides on the report to the operator.
+    pub(crate) fn begin_with(&mut self, free_segments: u64, block: u32) {
+        self.segments.supply.begin_with(free_segments);
+        self.segments.block = block.into();
+    }
+
+    /// Changes the settings of `group_commit`.
+    pub(crate) fn set_group_commit(&mut self, delay: Duration, bytes: u32, writes: usize) {
+        let batch_bytes_max = largest_batch(self.segments.segment_bytes);
+        self.writer.set_group_commit(delay, bytes, writes, batch_bytes_max);
+    }
+
+    /// Submits a prepared segment; `false` when it is not wanted any more.
+    pub(crate) fn set_prepared(&mut self, prepared: SegmentHeader) -> bool {
+        let wanted = self.wants_prepared().is_some_and(|(number, _)| number == prepared.number);
+        if wanted {
+            self.segments.supply.made(prepared);
+            self.watermarks.version += 1;
+        }
+        wanted
+    }
+
+    /// Notes that no segment can be created now: room on the disk counts again after one was created.
+    pub(crate) fn cannot_make(&mut self, reason: String) {
+        self.segments.supply.cannot_make(reason);
+        self.watermarks.version += 1;
+    }
+
+    /// Sets the number of further segments that have room, as just seen. Not called while one is created: it would
+    /// count twice.
+    pub(crate) fn set_free_segments(&mut self, free_segments: u64) -> SpaceNews {
+        if self.lifecycle.busy {
+            return SpaceNews { changed: false, report: false };
+        }
+        let news = self.segments.supply.look(free_segments);
+        self.watermarks.version += u64::from(news.changed);
+        news
     }
 }

@@ -11,54 +11,108 @@
 //! may be refused for that whole time, and each accepted append shrinks the rest of the active segment.
 
 use crate::error::AppendError;
-use crate::faults::Fault;
 use crate::format::batch;
-use crate::format::footer::Footer;
-use crate::write::active::{Active, INDEX_EVERY};
-
-use super::{Committer, Wanted};
+use crate::format::footer::{Footer, INDEX_EVERY};
+use crate::format::segment::SegmentHeader;
+use crate::write::active::Active;
+use crate::write::batch::BatchBuilder;
+use crate::write::producer::ProducerTable;
+use crate::write::segment_supply::SegmentSupply;
 
 /// An append of everyday size, not the smallest that might still fit.
 const EVERYDAY: u64 = 64 * 1024;
 
-impl Committer {
-    /// As [`Self::check_room`], for the current append.
-    #[inline]
-    pub(super) fn find_room(&mut self, len: usize) -> Result<(), AppendError> {
-        let found = self.check_room(len);
-        if found.is_err() {
-            self.note_refused();
-        }
-        found
+/// The active segment, and those behind it.
+pub(crate) struct Segments {
+    pub(super) active: Option<Active>,
+    pub(crate) supply: SegmentSupply,
+    pub(super) segment_bytes: u64,
+    /// Block size of a write, as the last segment reported.
+    pub(super) block: u64,
+}
+
+impl Segments {
+    pub(super) fn new(segment_bytes: u64) -> Self {
+        Self { active: None, supply: SegmentSupply::default(), segment_bytes, block: 4096 }
     }
 
-    #[cold]
-    fn note_refused(&mut self) {
-        // With a segment behind this one it is over once that is written to.
-        if !self.can_have_next() && self.supply.note_refused() {
-            self.watermarks.version += 1;
+    /// True if there is an active segment, and it holds no batch.
+    pub(super) fn is_active_empty(&self) -> bool {
+        self.active.as_ref().is_some_and(Active::is_empty)
+    }
+
+    /// Number of segments available behind the active one.
+    fn ahead(&self) -> u64 {
+        self.supply.available()
+    }
+
+    /// True if the active segment may be left while appends wait.
+    pub(super) fn can_have_next(&self) -> bool {
+        self.ahead() > 0
+    }
+
+    /// Segments that exist and are not sealed.
+    pub(crate) fn held(&self) -> usize {
+        usize::from(self.active.is_some()) + usize::from(self.supply.is_prepared())
+    }
+
+    /// The active segment's header, cloned only when it is another than `known`.
+    pub(crate) fn active_header(&self, known: Option<SegmentHeader>) -> Option<SegmentHeader> {
+        let active = self.active.as_ref()?;
+        match known {
+            Some(header) if header == active.header => Some(header),
+            _ => Some(active.header.clone()),
         }
     }
 
+    /// Part of the active segment that is used, 0 to 1.
+    pub(crate) fn fill(&self) -> f64 {
+        self.active.as_ref().map_or(0.0, |a| a.pos as f64 / a.header.capacity as f64)
+    }
+
+    /// The active segment's number, first offset, and where to start looking for an offset.
+    pub(crate) fn seek(&self, offset: u64) -> Option<(u64, u64, Option<u64>)> {
+        self.active.as_ref().map(|a| (a.header.number, a.content.first_offset, a.seek(offset)))
+    }
+
+    /// The active segment's number, first offset, and where its batches end so far.
+    pub(crate) fn active_extent(&self) -> Option<(u64, u64, u64)> {
+        self.active.as_ref().map(|a| (a.header.number, a.content.first_offset, a.pos))
+    }
+}
+
+/// Everything that room depends on, at one moment.
+pub(super) struct Room<'a> {
+    pub(super) segments: &'a Segments,
+    pub(super) waiting: &'a BatchBuilder,
+    pub(super) producers: &'a ProducerTable,
+    /// Every owner with payload in the active segment, or waiting for it, is counted here.
+    pub(super) owners: usize,
+    /// The active segment is about to be sealed: nothing more goes into it.
+    pub(super) leaves: bool,
+}
+
+impl Room<'_> {
     /// True if the journal may report that appends are taken.
     pub(super) fn takes_what_comes(&self) -> bool {
-        let everyday = (self.config.segment_bytes / 8).min(EVERYDAY) as usize;
-        (!self.supply.has_refused() || self.can_have_next()) && self.check_room(everyday).is_ok()
+        let everyday = (self.segments.segment_bytes / 8).min(EVERYDAY) as usize;
+        (!self.segments.supply.refused || self.segments.can_have_next()) && self.check(everyday).is_ok()
     }
 
     /// Checks that an append of so many bytes has a place behind all that waits.
-    pub(super) fn check_room(&self, len: usize) -> Result<(), AppendError> {
-        let batches = self.builder.batches() as u64 + 1;
-        let stored = self.builder.bytes() as u64 + len as u64 + batches * batch::LEN as u64;
+    #[inline]
+    pub(super) fn check(&self, len: usize) -> Result<(), AppendError> {
+        let batches = self.waiting.batches() as u64 + 1;
+        let stored = self.waiting.bytes() as u64 + len as u64 + batches * batch::LEN as u64;
         match self.fits_later(stored, batches) || self.fits_here(stored, batches) {
             true => Ok(()),
-            false => Err(self.supply.refusal()),
+            false => Err(self.segments.supply.refusal()),
         }
     }
 
     /// True if it fits into the rest of the active segment, unless that is about to be sealed.
     fn fits_here(&self, stored: u64, batches: u64) -> bool {
-        let active = self.active.as_ref().filter(|_| self.rotate_replies.is_empty());
+        let active = self.segments.active.as_ref().filter(|_| !self.leaves);
         active.is_some_and(|active| {
             let footer = self.footer_of(active.index_len() as u64 + index_entries(stored, batches));
             active.has_room(stored, batches, footer)
@@ -68,43 +122,27 @@ impl Committer {
     /// True if it fits into segments that nothing was written to yet. One segment holds at least one batch. Batches
     /// are placed in order: of two adjacent segments, the second began because its content did not fit into the first.
     fn fits_later(&self, stored: u64, batches: u64) -> bool {
-        let segments = self.segments_ahead();
+        let segments = self.segments.ahead();
         if batches <= segments {
             return true;
         }
-        let taken = self.block + self.footer_of(index_entries(stored, batches));
-        let each = self.config.segment_bytes.saturating_sub(taken);
-        segments > 0 && stored + batches * self.block <= each.saturating_mul((segments / 2).max(1))
+        let block = self.segments.block;
+        let taken = block + self.footer_of(index_entries(stored, batches));
+        let each = self.segments.segment_bytes.saturating_sub(taken);
+        segments > 0 && stored + batches * block <= each.saturating_mul((segments / 2).max(1))
     }
 
-    /// Number of segments available behind the active one.
-    fn segments_ahead(&self) -> u64 {
-        if self.config.faults.has(Fault::RoomNotCounted) && !self.supply.is_low() {
-            return u64::MAX;
-        }
-        self.supply.available()
-    }
-
-    /// True if the active segment may be left while appends wait.
-    pub(super) fn can_have_next(&self) -> bool {
-        self.segments_ahead() > 0
-    }
-
-    /// Takes the next segment for a job: the prepared one, or one that is still to be made.
-    pub(super) fn claim_next(&mut self) -> Wanted {
-        Wanted { prepared: self.supply.claim(), for_accepted: !self.builder.is_empty() }
-    }
-
-    /// The longest footer of the active segment with one more batch in it.
-    pub(super) fn footer_len(&self, active: &Active) -> u64 {
-        self.footer_of(active.index_len() as u64 + 1)
+    /// True if one batch of so many bytes, and the footer, fit into the active segment. `fresh`: it may not share a
+    /// block.
+    pub(super) fn fits_active(&self, stored: u64, fresh: bool) -> bool {
+        let longest = |active: &Active| self.footer_of(active.index_len() as u64 + 1);
+        self.segments.active.as_ref().is_some_and(|active| active.fits(stored, fresh, longest(active)))
     }
 
     fn footer_of(&self, index: u64) -> u64 {
-        // A footer is a cut of this table, and the table grows by appends alone, each of which was counted here. Every
-        // owner with payload in the segment, or waiting for it, has an entry in `held`.
-        let (t, owners) = (self.sequencer.producers(), self.quota.held.len() + 1);
-        Footer::max_len(index as usize, t.len() + 1, t.ranges() + 1, owners, self.block as usize)
+        // A footer is a cut of this table, and the table grows by appends alone, each of which was counted here.
+        let (t, owners) = (self.producers, self.owners + 1);
+        Footer::max_len(index as usize, t.len() + 1, t.ranges() + 1, owners, self.segments.block as usize)
     }
 }
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use tokio::sync::Semaphore;
 
-use super::{Accepted, AfterRefusal, Append, Committer, Done, InFlight, Item, Sender};
+use super::in_flight::InFlight;
+use super::{Accepted, AfterRefusal, Append, Committer, Done, Item, Job, NoSegment, Sender, Step};
 use crate::clock::Moment;
 use crate::config::{JournalConfig, Policy};
 use crate::error::AppendError;
@@ -19,7 +20,7 @@ use crate::write::producer::ProducerTable;
 use crate::write::watermarks::{Accepting, Level};
 
 const NOW: Moment = Moment { real_ns: 7, boot_ns: 9 };
-const FROM: Sender<'static> = Sender { producer: [1; 16], owner: 1000, producer_epoch: 3, peer_meta: b"vouched" };
+const FROM: Sender<'static> = Sender { producer: [1; 16], owner: 1000, producer_epoch: 3, peer_meta: b"metadata" };
 /// Permits in all; each append has a share of [`SHARE`].
 const PERMITS: usize = 100_000;
 const SHARE: usize = 10;
@@ -46,6 +47,14 @@ fn permit(permits: &Arc<Semaphore>, count: usize) -> Permit {
     Permit::new(permits.clone(), count)
 }
 
+/// Takes an append as a run of one.
+pub(super) fn append_one(c: &mut Committer, append: Append<'_>, now: Moment) -> Result<Accepted, AppendError> {
+    let (from, item, permit) = append.split();
+    let (mut permits, mut answer) = (BurstPermits::new(permit), None);
+    c.append([(&from, &[item][..])], AfterRefusal::Judge, now, &mut permits, |a| answer = Some(a));
+    answer.expect("a run of one has one answer")
+}
+
 type Verdicts = Vec<Result<Accepted, AppendError>>;
 
 fn alone(c: &mut Committer, i: &Item<'_>, permits: &Arc<Semaphore>) -> Result<Accepted, AppendError> {
@@ -64,7 +73,7 @@ fn alone(c: &mut Committer, i: &Item<'_>, permits: &Arc<Semaphore>) -> Result<Ac
         payload_checksum: i.payload_checksum,
         permit: Some(permit(permits, SHARE)),
     };
-    c.append_one(append, NOW)
+    append_one(c, append, NOW)
 }
 
 fn together(c: &mut Committer, burst: &[Item<'_>], permits: &Arc<Semaphore>) -> Verdicts {
@@ -75,7 +84,7 @@ fn together(c: &mut Committer, burst: &[Item<'_>], permits: &Arc<Semaphore>) -> 
 }
 
 fn batches(c: &mut Committer) -> Vec<PendingBatch> {
-    std::iter::from_fn(|| c.builder.pop()).collect()
+    std::iter::from_fn(|| c.writer.builder.pop()).collect()
 }
 
 /// Everything of a batch but its permit.
@@ -186,34 +195,24 @@ fn what_follows_is_one_range_in_the_table_of_producers() {
 /// Rounds of batches, each written, and all of a round synced at once: number of memory requests to the allocator.
 fn asked_for(rounds: u64, batches: u64, recent_bytes: usize, appends: impl Fn(u64) -> u64) -> usize {
     let mut c = committer(1 << 20);
-    (c.config.recent_bytes, c.config.max_append_bytes) = (recent_bytes, 1 << 20);
+    (c.writer.recent.bytes_max, c.max_append_bytes) = (recent_bytes, 1 << 20);
     let (permits, payload, mut next) = (Arc::new(Semaphore::new(PERMITS)), vec![7; 200_000], 0);
     for n in 0..rounds * batches {
         for _ in 0..appends(n) {
             together(&mut c, &[item(next, 1, false, &payload)], &permits);
             next += 1;
         }
-        let PendingBatch { batch, since_boot_ns, permit, .. } = c.builder.pop().expect("it was taken");
-        let entry = InFlight {
-            id: n,
-            batch,
-            shares: Shares::default(),
-            _permit: permit,
-            since_boot_ns,
-            range: (0, 0),
-            written: false,
-            durable: false,
-        };
-        c.in_flight.push_back(entry);
-        c.writes += 1;
-        c.complete(Ok(Done::Write { id: n, durability: Durability::Written }), NOW);
+        let pending = c.writer.builder.pop().expect("it was taken");
+        let (id, _) = c.writer.in_flight.begin().expect("a file is free");
+        c.writer.in_flight.batches.push_back(InFlight::new(id, pending, Shares::default(), (0, 0)));
+        c.complete(Ok(Done::Write { id, durability: Durability::Written }), NOW);
         if n % batches == batches - 1 {
-            c.sync_running = true;
+            c.writer.syncs.begin(NOW);
             c.complete(Ok(Done::Sync { upto: c.watermarks.written }), NOW);
-            assert!(c.in_flight.is_empty() && c.watermarks.durable == c.watermarks.written);
+            assert!(c.writer.in_flight.batches.is_empty() && c.watermarks.durable == c.watermarks.written);
         }
     }
-    c.builder.allocations()
+    c.writer.builder.allocations()
 }
 
 /// The allocator takes memory of this size from the kernel, with a page fault for each page.
@@ -239,8 +238,8 @@ fn what_is_refused_for_want_of_a_segment_is_said_until_there_is_one() {
         Active::new(SegmentHeader { number, capacity: 1 << 20, ..example() }, vec![file.clone(), file], 50, None)
     };
     let mut c = committer(1 << 20);
-    (c.config.segment_bytes, c.config.max_append_bytes) = (1 << 20, 1 << 20);
-    c.resume_in(segment(1), NOW);
+    (c.segments.segment_bytes, c.max_append_bytes) = (1 << 20, 1 << 20);
+    c.take_active(Ok(segment(1)), NOW);
     c.set_free_segments(0);
     let permits = Arc::new(Semaphore::new(PERMITS));
     let payload = vec![7; 800 << 10];
@@ -260,7 +259,32 @@ fn what_is_refused_for_want_of_a_segment_is_said_until_there_is_one() {
     assert_eq!(c.watermarks().accepting, Accepting::Yes);
     c.set_free_segments(0);
     assert_eq!(c.watermarks().accepting, Accepting::NoSpace, "it was refused for this one, and it is the last again");
-    c.resume_in(segment(2), NOW);
+    c.take_active(Ok(segment(2)), NOW);
     assert_eq!(c.watermarks().accepting, Accepting::Yes, "nothing was refused for this one");
     assert_eq!(take(&mut c, 2, 400 << 10), (Ok(()), Accepting::Yes));
+}
+
+#[test]
+fn room_that_a_rotation_missed_first_is_reported_all_the_same_and_once() {
+    let producers = ProducerTable::new(1, 1, 1);
+    let mut c = Committer::new(JournalConfig::default(), producers, 0, EpochStart { epoch: 1, first_offset: 0 }, 0);
+    let now = Moment { real_ns: 0, boot_ns: 0 };
+    assert!(matches!(c.step(now), Step::Run(Job::Open { .. })));
+    c.complete(Ok(Done::Opened { next: Err(NoSegment::Space) }), now);
+    let news = c.set_free_segments(0);
+    assert!(news.report && !news.changed);
+    assert!(!c.set_free_segments(0).report);
+    let news = c.set_free_segments(1);
+    assert!(news.report && news.changed);
+}
+
+#[test]
+fn room_that_was_missing_for_a_moment_is_no_news_and_wakes_all_the_same() {
+    let producers = ProducerTable::new(1, 1, 1);
+    let mut c = Committer::new(JournalConfig::default(), producers, 0, EpochStart { epoch: 1, first_offset: 0 }, 0);
+    let now = Moment { real_ns: 0, boot_ns: 0 };
+    assert!(matches!(c.step(now), Step::Run(Job::Open { .. })));
+    c.complete(Ok(Done::Opened { next: Err(NoSegment::Space) }), now);
+    let news = c.set_free_segments(1);
+    assert!(!news.report && news.changed);
 }

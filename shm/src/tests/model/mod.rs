@@ -174,7 +174,7 @@ fn nobody_gets_the_space_of_a_writer_that_may_still_write() {
         assert_eq!(taken, expected);
         // It has left: the abandoned region goes with the next release.
         reader.release(&ring, reader.next());
-        assert_eq!(ring.load(at::ABANDONED_REGION_COUNT, Ordering::Relaxed), 0, "an island without a writer");
+        assert_eq!(ring.load(at::ABANDONED_REGION_COUNT, Ordering::Relaxed), 0, "an abandoned region without a writer");
     });
 }
 

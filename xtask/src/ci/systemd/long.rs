@@ -94,7 +94,8 @@ impl Booted {
         Ok(self.machine.property(unit, "NFileDescriptorStore")?.parse()?)
     }
 
-    /// A store with room for one ring, and then for none: what is not kept is not given out, and its program gets the reason.
+    /// A store with room for one ring, and then for none: a ring that is not stored serves every level but `posted`, which is
+    /// refused with the reason.
     pub(super) fn store_is_full(&self) -> Result<()> {
         const UNIT: &str = "clad@narrow.service";
         const SHM: &str = "shm:///run/clad-narrow/clad.sock";
@@ -117,7 +118,8 @@ impl Booted {
             ensure!(code == 0 && refused(1)?, "room for {room}: the second ended with {code}: {words}");
             let (code, words) =
                 self.machine.try_sh(&format!("echo third | clactl append --server {SHM} --ack posted"))?;
-            ensure!(code == 1 && words.contains("posted"), "room for {room}: `posted` without a ring: {code}: {words}");
+            let is_refused = code == 1 && words.contains("`posted` needs a ring that is stored");
+            ensure!(is_refused, "room for {room}: `posted` in a ring that is not stored: {code}: {words}");
             ensure!(self.stored(UNIT)? == rings, "room for {room}: what was not whole is still stored");
             self.write("/srv/trial/stop", "")?;
             self.machine.wait_for("feed-narrow.service", "ActiveState", |state| state != "active")?;

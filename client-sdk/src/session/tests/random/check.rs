@@ -27,13 +27,15 @@ pub(super) struct Book {
     /// Nothing went forward for longer than is waited.
     pub(super) waited: bool,
     least: Limits,
+    /// Appends that were dropped for lack of room.
+    pub(super) dropped: HashSet<u64>,
     /// Appends whose error is unreported.
     pub(super) unreported: HashSet<u64>,
     /// Appends with a receipt...
     /// ...that are lost, and the client can know it by what it has heard.
     known_gone: HashSet<u64>,
     /// ...or without one yet, that were lost out of the midst of the log: a FLUSH of the same connection reports it.
-    in_holes: HashSet<u64>,
+    in_gaps: HashSet<u64>,
     /// ...the same, and that connection ended before: nothing reports it.
     excused: HashSet<u64>,
     /// ...that are in a log that another was seen in the place of.
@@ -56,9 +58,10 @@ impl Default for Book {
             closed: false,
             waited: false,
             least: FULL,
+            dropped: HashSet::new(),
             unreported: HashSet::new(),
             known_gone: HashSet::new(),
-            in_holes: HashSet::new(),
+            in_gaps: HashSet::new(),
             excused: HashSet::new(),
             left: HashSet::new(),
             unsure: HashSet::new(),
@@ -91,15 +94,15 @@ impl Book {
         self.cuts.push((log.id, survives, log.end()));
     }
 
-    pub(super) fn hole(&mut self, log: &Log, appends: Vec<u64>) {
-        self.in_holes.extend(appends);
+    pub(super) fn note_gap(&mut self, log: &Log, appends: Vec<u64>) {
+        self.in_gaps.extend(appends);
         self.cuts.push((log.id, Some(AckLevel::Durable), 0));
     }
 
     /// The connection ends.
     pub(super) fn note_unreported(&mut self, log: &Log, outcomes: &Outcomes) {
-        let in_holes = &self.in_holes;
-        self.excused.extend(lost(log, outcomes).filter(|append| in_holes.contains(append)));
+        let in_gaps = &self.in_gaps;
+        self.excused.extend(lost(log, outcomes).filter(|append| in_gaps.contains(append)));
     }
 
     pub(super) fn limited_to(&mut self, limits: Limits) {
@@ -131,8 +134,8 @@ impl World {
         let (log, book) = (&self.daemon.log, &mut self.book);
         let knows_epoch = |link: &crate::session::Link| link.epoch == log.epoch && link.epoch_first.is_some();
         if self.daemon.connected && self.session.link.as_ref().is_some_and(knows_epoch) {
-            let (in_holes, left) = (&book.in_holes, &book.left);
-            let gone = lost(log, &self.outcomes).filter(|append| !in_holes.contains(append) && !left.contains(append));
+            let (in_gaps, left) = (&book.in_gaps, &book.left);
+            let gone = lost(log, &self.outcomes).filter(|append| !in_gaps.contains(append) && !left.contains(append));
             book.known_gone.extend(gone);
         }
     }
@@ -194,7 +197,7 @@ impl World {
                 panic!("flush {number} ended before append {append}")
             };
             let Ok(receipt) = outcome else {
-                assert!(!self.book.unreported.contains(&append), "flush {number}: nobody was told of {append}");
+                assert!(!self.book.unreported.contains(&append), "flush {number}: nothing reported {append}");
                 continue;
             };
             let Some(first) = receipt.first_offset else {
@@ -236,7 +239,7 @@ impl World {
         };
         if of_a_loss {
             let book = &mut self.book;
-            book.reported.extend(book.known_gone.iter().chain(&book.in_holes).chain(&book.left).chain(&book.unsure));
+            book.reported.extend(book.known_gone.iter().chain(&book.in_gaps).chain(&book.left).chain(&book.unsure));
         }
     }
 
@@ -303,6 +306,7 @@ impl World {
         let (submitted, least) = (&self.submitted[number as usize], &self.book.least);
         let right = match error {
             AppendError::TooLarge { .. } => submitted.len > least.max_append,
+            AppendError::Dropped { .. } => self.book.dropped.contains(&number),
             AppendError::Refused { error, .. } => match error.code {
                 ErrorCode::AppendTooLarge => self.poison.contains(&number) || submitted.len > least.max_append,
                 ErrorCode::RecordTooLarge => submitted.len > least.max_record,
@@ -318,6 +322,7 @@ impl World {
         let book = &self.book;
         match error {
             AppendError::DeliveryTimeout { .. } => book.waited,
+            AppendError::Dropped { .. } => !book.dropped.is_empty(),
             AppendError::Closed { .. } => book.closed,
             AppendError::LogChanged { .. } => book.replaced,
             // A cut that took all we had may look like it.

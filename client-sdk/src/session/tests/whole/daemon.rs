@@ -221,7 +221,7 @@ impl Daemon {
         let (within, beyond) = burst.split_at(burst.len().min(room));
         let from = Sender { producer: link.producer, owner: OWNER, producer_epoch: link.epoch, peer_meta: b"sim" };
         let items: Vec<Item<'_>> = within.iter().map(|(head, payload)| item(head, payload)).collect();
-        let answers = self.stepper().append_burst(&from, &items);
+        let answers = self.stepper().append_burst(&from, &items, None);
         assert_eq!(answers.len(), within.len(), "each is answered");
         let since = std::time::Instant::now();
         for ((head, payload), answer) in within.iter().zip(answers) {

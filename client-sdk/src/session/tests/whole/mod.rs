@@ -163,8 +163,14 @@ impl World {
         payload[..8].copy_from_slice(&client.id[..8]);
         payload[8..16].copy_from_slice(&number.to_le_bytes());
         let crc = payload_checksum(&payload);
-        let submitted =
-            Append { payload: Bytes::copy_from_slice(&payload), count, crc, level: Some(level), submitted: self.now };
+        let submitted = Append {
+            payload: Bytes::copy_from_slice(&payload),
+            count,
+            crc,
+            level: Some(level),
+            severity: 9,
+            submitted: self.now,
+        };
         client.made.push(Made { sequence: client.records, count, payload });
         client.records += u64::from(count);
         client.session.submit(submitted, number);
@@ -348,7 +354,7 @@ impl World {
             let made = &client.made[ack.append];
             assert!(
                 is_there(stored, client.id, made, ack.offset),
-                "LOST: append {} of client {} at offset {}, told to be {}",
+                "LOST: append {} of client {} at offset {}, reported as {}",
                 ack.append,
                 ack.client,
                 ack.offset,

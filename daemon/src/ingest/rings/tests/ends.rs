@@ -3,15 +3,17 @@
 use clad_proto::frame::RingWanted;
 use clad_proto::{ErrorCode, ErrorInfo};
 
+use super::super::Asker;
 use super::super::registry::{Registration, RingQuota};
-use super::super::{Asker, memory};
+use super::super::shared::memory;
 use super::*;
 use crate::ingest::Peer;
 
 fn asker(producer: u8, producer_epoch: u32) -> Asker {
     let peer = Peer::unix(UID, UID, (Some(std::process::id()), crate::ingest::start_time(std::process::id())), true);
     let owner = peer.owner(b"");
-    Asker { peer, producer: ProducerId::from_bytes([producer; 16]), producer_epoch, owner }
+    let producer = ProducerId::from_bytes([producer; 16]);
+    Asker { peer, producer, producer_epoch, owner, handed_back: None }
 }
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -31,7 +33,6 @@ fn refusal_of(shared: &Arc<Shared>, wanted: RingWanted, asker: Asker) -> ErrorIn
 #[test]
 fn nobody_waits_for_ever_for_a_drain_that_does_not_get_on() {
     let mut harness = Harness::new(16);
-    let _keeper = crate::fdstore::tests::real(&harness.dir.path().join(crate::fdstore::HOLDER_SOCKET));
     let program = harness.program(1);
     let known = RingWanted { known: Some(program.id), ..NEW };
     std::thread::scope(|scope| {
@@ -156,7 +157,7 @@ fn an_unreported_loss_is_seen_by_the_next_daemon() {
         next.add(ring);
         let completion_page =
             duplicate(next.drainage.rings()[0].drain().client_fds().completion_page).expect("a descriptor");
-        program.ring.attach_completion_page(&completion_page, drop).expect("its board");
+        program.ring.attach_completion_page(&completion_page, drop).expect("its page");
         program.push(AckLevel::Written, "in the next");
         next.until("given back", |next| next.drainage.rings()[0].drain().released() > released);
         let again = next.shared.adopt(stored(&next.drainage.rings()[0])).expect("a sound ring");
@@ -179,7 +180,7 @@ fn what_was_posted_is_not_refused_for_the_limits_of_the_next_daemon() {
     let again = next.shared.adopt(stored(&ring)).expect("a sound ring");
     let _ring = std::mem::ManuallyDrop::new(ring); // it did not end, it was killed
     let completion_page = duplicate(again.drain().client_fds().completion_page).expect("a descriptor");
-    program.ring.attach_completion_page(&completion_page, drop).expect("its board");
+    program.ring.attach_completion_page(&completion_page, drop).expect("its page");
     next.add(again);
     next.all_written(&program, last);
     assert_eq!((next.stored(program.producer).len(), program.code(last)), (2, Some(0)));
@@ -192,14 +193,14 @@ fn a_panic_of_the_drain_ends_the_process() {
     struct Panics;
     impl std::task::Wake for Panics {
         fn wake(self: Arc<Self>) {
-            panic!("on purpose, where somebody is told that it has caught up");
+            panic!("on purpose, where somebody is notified that it has caught up");
         }
     }
     if std::env::var_os(HERE).is_some() {
-        let harness = Harness::new(16);
-        let fd_store = FdStore::for_test(harness.dir.path());
-        let rings =
-            Rings::start(harness.shared.settings, harness.shared.admission(), fd_store, Vec::new()).expect("a drain");
+        let (harness, fd_store) = (Harness::new(16), FdStore::for_test(64));
+        let (_runtime, reactor) = running::threads();
+        let (settings, admission) = (harness.shared.settings, harness.shared.admission());
+        let rings = Rings::start(&reactor, settings, admission, fd_store, Vec::new()).expect("a drain");
         let (done, mut reply) = oneshot::channel();
         let panics = Waker::from(Arc::new(Panics));
         assert!(std::pin::Pin::new(&mut reply).poll(&mut Context::from_waker(&panics)).is_pending());
@@ -212,6 +213,6 @@ fn a_panic_of_the_drain_ends_the_process() {
         module_path!(),
         "a_panic_of_the_drain_ends_the_process",
         HERE,
-        super::super::THREAD_DESCRIPTION,
+        super::super::task::TASK_DESCRIPTION,
     );
 }

@@ -75,6 +75,15 @@ impl Harness {
 
     /// On the log of another one, which has ended.
     pub(super) fn on(dir: tempfile::TempDir, max_producers: usize, max_append_bytes: u32) -> Self {
+        Self::with(Bells::for_test(), dir, max_producers, max_append_bytes)
+    }
+
+    /// Whose doorbells are heard by these threads.
+    pub(super) fn of_reactor(reactor: &Reactor) -> Self {
+        Self::with(reactor.bells(), tempfile::tempdir().expect("a folder"), 64, 1 << 20)
+    }
+
+    fn with(bells: Bells, dir: tempfile::TempDir, max_producers: usize, max_append_bytes: u32) -> Self {
         let config = JournalConfig {
             segment_bytes: 4 << 20,
             max_append_bytes,
@@ -96,22 +105,20 @@ impl Harness {
             budget: Quota::new(64 << 20),
         };
         let shared = Arc::new(Shared {
-            settings: Settings { bytes: 1 << 20, max_rings: 16, spin: Duration::ZERO },
+            settings: Settings { bytes: 1 << 20, max_rings: 16 },
             journal: journal.clone(),
             admission: std::sync::Mutex::new(Arc::new(admission)),
-            fd_store: FdStore::for_test(dir.path()),
+            fd_store: FdStore::for_test(64),
             registry: RingRegistry::default(),
             orders: std::sync::Mutex::new(Some(Vec::new())),
             ordered: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
-            waits_for_watermarks: AtomicBool::new(false),
-            bell: eventfd(0, EventfdFlags::NONBLOCK).expect("a bell"),
+            bells: RingBells::new(bells),
             sign: std::sync::Mutex::default(),
             stalled: std::sync::Mutex::default(),
             retrying: std::sync::Mutex::default(),
         });
-        let watch = Watch::new(shared.bell.as_fd()).expect("a watch");
-        let drainage = Drainage::new(shared.clone(), Arc::new(watch), Vec::new());
+        let drainage = Drainage::new(shared.clone(), Vec::new());
         Self { dir, journal, shared, drainage }
     }
 
@@ -157,9 +164,11 @@ impl Harness {
             Client::attach(&ring, &completion_page, waker.try_clone().expect("a descriptor")).expect("attached");
         let memory = ring.into();
         let registered = registered_ring(note, &drain).expect("memory");
+        registered.set_stored();
         self.shared.registry.register_adopted(registered.clone());
         let session = Producer::begin(self.journal.clone(), producer, uid.into(), 0, Owner::Uid(uid)).expect("its own");
-        let ring = Ring::new(registered, drain, self.shared.admission(), peer_of(&note), session, None);
+        let doorbell = self.shared.bells.doorbell(drain.waker()).expect("it can be watched");
+        let ring = Ring::new(registered, drain, self.shared.admission(), peer_of(&note), session, (doorbell, None));
         (Program { id, producer, ring: client, memory, waker }, ring)
     }
 
@@ -202,7 +211,7 @@ impl Harness {
             answer = reply.try_recv().ok();
             answer.is_some()
         });
-        answer.expect("it was told").is_ok()
+        answer.expect("it was answered").is_ok()
     }
 
     pub(super) fn asks(&self, id: RingId) -> oneshot::Receiver<Result<(), ErrorInfo>> {

@@ -4,7 +4,7 @@ use std::future::Future as _;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use clad_journal::Watermarks;
+use clad_journal::{Wants, Watermarks};
 use clad_proto::ErrorCode;
 
 use super::super::cycle::{Batch, Fill};
@@ -60,6 +60,37 @@ fn each_level_is_announced_by_its_own_mark_and_space_comes_back_after_it() {
         assert_eq!(rings[0].release(&watermarks), Some(any), "{watermarks:?}");
         assert_eq!((completion_page(&program), rings[0].drain().released()), (announced, given_back), "{watermarks:?}");
     }
+}
+
+/// What a ring waits for is named by watermarks: nothing else wakes its drain. Once it has ended it does not wait for
+/// what nobody asked for: an idle log makes that `durable` much later.
+#[test]
+fn a_ring_that_ends_waits_for_no_level_that_nobody_asked_for() {
+    const NEVER: u64 = u64::MAX;
+    let mut harness = Harness::new(16);
+    let (program, ring) = harness.ring(1);
+    let rings = &mut [ring];
+    assert_eq!(rings[0].in_flight.wants(), Wants { written: NEVER, durable: NEVER });
+    program.push(AckLevel::Written, "written");
+    assert!(take(&harness, rings));
+    assert_eq!(rings[0].in_flight.wants(), Wants { written: 1, durable: 1 });
+    let at = |written, durable| Watermarks { received: 1, written, durable, ..Watermarks::default() };
+    rings[0].release(&at(1, 0));
+    assert_eq!(rings[0].drain().released(), 1, "its space is back");
+    assert_eq!(rings[0].in_flight.wants(), Wants { written: NEVER, durable: 1 });
+    rings[0].leave(false);
+    rings[0].look(clock::now());
+    assert!(!rings[0].is_over(), "it may have somebody who waits");
+    rings[0].release(&at(1, 0));
+    assert!(rings[0].is_over());
+    // The drain looks at it without a new watermark.
+    let other = harness.program(2);
+    let last = other.push(AckLevel::Written, "written");
+    harness.all_written(&other, last);
+    harness.drainage.turn();
+    harness.shared.order(Order::Retire { id: other.id, forget: false, done: None });
+    harness.drainage.turn();
+    assert!(harness.shared.registry.of_producer(&other.producer).is_none());
 }
 
 #[test]
@@ -127,7 +158,7 @@ async fn a_flush_waits_for_what_its_own_ring_had_when_it_came() {
     assert_eq!(poll(), Poll::Pending);
     assert_eq!(harness.journal.watermarks().received, 0);
     let mut announced = Poll::Pending;
-    harness.until("it is told", |_| {
+    harness.until("it is reported", |_| {
         announced = poll();
         announced.is_ready()
     });
@@ -224,4 +255,55 @@ fn what_waits_for_a_level_that_is_gone_is_stored_and_its_owner_notified() {
     let unreachable = Some(u32::from(ErrorCode::LevelUnreachable.number()));
     assert_eq!((program.code(durable), program.code(wants_written)), (unreachable, Some(0)));
     assert_eq!(program.ring.refused(), durable + 1);
+}
+
+/// A thread that waits for `durable` is not woken for `received`, nor for `written`: it would look, and sleep again.
+#[test]
+fn a_client_is_woken_for_the_level_that_it_asked_for() {
+    const ACK_BELL: u64 = 232; // `shm/src/layout/`
+    const ACK_WAITERS: u64 = 128;
+    let harness = Harness::new(16);
+    let (program, ring) = harness.ring(1);
+    let rings = &mut [ring];
+    program.memory.write_all_at(&1_u64.to_ne_bytes(), ACK_WAITERS).expect("writable");
+    let bell = || {
+        let mut bell = [0; 8];
+        program.memory.read_exact_at(&mut bell, ACK_BELL).expect("readable");
+        u64::from_ne_bytes(bell)
+    };
+    program.push(AckLevel::Durable, "durable");
+    assert!(take(&harness, rings));
+    let at = |written, durable| Watermarks { received: 3, written, durable, ..Watermarks::default() };
+    assert_eq!((rings[0].release(&at(1, 0)), bell()), (Some(true), 0), "it waits on");
+    rings[0].release(&at(1, 1));
+    assert_eq!(bell(), 1);
+    program.push(AckLevel::Received, "received");
+    assert!(take(&harness, rings));
+    assert_eq!(bell(), 2);
+    program.push(AckLevel::Written, "written");
+    assert!(take(&harness, rings));
+    rings[0].release(&at(2, 1));
+    assert_eq!(bell(), 2);
+    rings[0].release(&at(3, 1));
+    assert_eq!(bell(), 3);
+    program.push_bad(AckLevel::Durable);
+    assert!(take(&harness, rings));
+    assert_eq!(bell(), 4, "a refusal is an answer");
+}
+
+/// A time that has passed would wake the drain again and again, for what only room can bring on.
+#[test]
+fn a_held_ring_that_waits_for_room_is_woken_by_no_clock() {
+    let harness = Harness::new(16);
+    for waits in [false, true] {
+        let (program, mut ring) = harness.ring(1 + u8::from(waits));
+        program.push(AckLevel::Written, "waits");
+        ring.look(clock::now());
+        let entry = ring.take(&mut Vec::new()).expect("it is there");
+        ring.hold(ErrorInfo::new(ErrorCode::Busy, "for now"));
+        if waits {
+            ring.wait_for_room(&entry);
+        }
+        assert_eq!(Drainage::new(harness.shared.clone(), vec![ring]).deadline().is_none(), waits);
+    }
 }

@@ -1,0 +1,3 @@
+module clad
+
+go 1.22

@@ -1,0 +1,5 @@
+//go:build !race
+
+package clad
+
+const raceEnabled = false

@@ -1,0 +1,144 @@
+//! Programs as a whole: each test runs this file again, as a program that does one thing.
+
+mod support;
+
+use std::process::{Command, Output};
+
+use support::*;
+use tracing::info;
+
+const PROGRAM_VARIABLE: &str = "CLAD_TRACING_PROGRAM";
+
+/// Not a test by itself.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "one of the programs goes without its guard")]
+fn program() {
+    let Ok(program) = std::env::var(PROGRAM_VARIABLE) else { return };
+    let guard = clad_tracing::init();
+    info!(number = 7, "from tracing");
+    tracing::debug!("below the filter");
+    log_from_log();
+    match program.as_str() {
+        "returns" => drop(guard),
+        "panics" => {
+            let _span = tracing::info_span!("request", id = 7).entered();
+            panic!("the end");
+        }
+        "panics in a thread" => {
+            let thread = std::thread::Builder::new().name("worker".to_owned());
+            let ended = thread.spawn(|| panic!("of a thread")).expect("a thread").join();
+            assert!(ended.is_err());
+            // It exits without its guard: the panic has sent what was before it.
+            std::process::exit(0);
+        }
+        "logs inside" => {
+            info!(logs = ?Logs, "outside");
+            let _span = tracing::info_span!("span", logs = ?Logs).entered();
+            info!("in a span");
+            drop(guard);
+        }
+        "twice" => {
+            let second = clad_tracing::init();
+            info!("still from tracing");
+            drop((second, guard));
+        }
+        other => panic!("{other}"),
+    }
+}
+
+/// Logs while it is formatted.
+struct Logs;
+
+impl std::fmt::Debug for Logs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        info!("inside");
+        f.write_str("done")
+    }
+}
+
+#[cfg(feature = "log")]
+fn log_from_log() {
+    log::info!(number = 8; "from log");
+}
+
+#[cfg(not(feature = "log"))]
+fn log_from_log() {}
+
+fn run(program: &str, server: Option<&str>) -> Output {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut command = Command::new(std::env::current_exe().expect("this file"));
+    command.args(["--exact", "program", "--nocapture"]).current_dir(folder.path());
+    command.env(PROGRAM_VARIABLE, program).env_remove("RUST_LOG").env_remove("CLAD_SERVER");
+    command.envs(server.map(|server| ("CLAD_SERVER", server)));
+    command.output().expect("it runs")
+}
+
+fn bodies(daemon: &Daemon) -> Vec<String> {
+    daemon.records().iter().map(|record| body(record).to_owned()).filter(|body| body != "from log").collect()
+}
+
+#[test]
+fn one_line_sets_it_up() {
+    let daemon = Daemon::new();
+    let output = run("returns", Some(&daemon.address.to_string()));
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(bodies(&daemon), ["from tracing"]);
+    let records = daemon.records();
+    assert_eq!(int(&records[0], "number"), 7);
+    assert_eq!(records.len(), 1 + usize::from(cfg!(feature = "log")));
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("clad:"), "{output:?}");
+}
+
+#[test]
+fn a_panic_gets_the_last_words_out() {
+    let daemon = Daemon::new();
+    assert!(!run("panics", Some(&daemon.address.to_string())).status.success());
+    let all = bodies(&daemon);
+    assert_eq!(all.len(), 2, "{all:?}");
+    assert!(all[1].contains("panicked: the end"), "{all:?}");
+    let daemon = Daemon::new();
+    assert!(run("panics in a thread", Some(&daemon.address.to_string())).status.success());
+    let records = daemon.records();
+    let panic = records.last().expect("a record");
+    assert_eq!((body(panic), panic.event_name.as_str()), ("thread 'worker' panicked: of a thread", "panic"));
+    assert_eq!((text(panic, "exception.message"), text(panic, "thread.name")), ("of a thread", "worker"));
+    assert!(text(panic, "code.file.path").ends_with("program.rs") && panic.severity_number == 17);
+    assert_eq!(bodies(&daemon)[0], "from tracing");
+}
+
+/// The subscriber of the program gets what is logged inside of it: nothing goes round in circles, and it is counted.
+#[test]
+fn what_is_logged_inside_is_dropped_and_reported() {
+    let daemon = Daemon::new();
+    let output = run("logs inside", Some(&daemon.address.to_string()));
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(bodies(&daemon), ["from tracing", "outside", "in a span"]);
+    let records = daemon.records();
+    let outside = records.iter().find(|record| body(record) == "outside").expect("it is there");
+    assert_eq!((text(outside, "logs"), daemon.reported_drops()), ("done", 2));
+}
+
+#[test]
+fn a_second_subscriber_is_refused_and_the_first_goes_on() {
+    let daemon = Daemon::new();
+    let output = run("twice", Some(&daemon.address.to_string()));
+    assert!(output.status.success(), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("has another subscriber"));
+    assert_eq!(bodies(&daemon), ["from tracing", "still from tracing"]);
+}
+
+#[test]
+fn without_clad_it_warns_once_and_logs_to_stderr() {
+    if std::path::Path::new("/run/clad/clad.sock").exists() {
+        return; // this host has a daemon
+    }
+    for server in [None, Some("nonsense")] {
+        let output = run("returns", server);
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(text.matches("logging to stderr").count(), 1, "{text}");
+        assert!(text.contains("from tracing") && text.contains("number=7"), "{text}");
+        assert_eq!(text.contains("from log"), cfg!(feature = "log"), "{text}");
+        assert!(!text.contains("below the filter"), "{text}");
+    }
+}
