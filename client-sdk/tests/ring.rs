@@ -778,3 +778,65 @@ async fn the_reason_for_a_stalled_drain_is_reported() {
     })
     .await;
 }
+
+async fn is_busy(peer: &mut Peer) {
+    let Frame::Ring(wanted) = peer.next().await else { panic!("RING comes after WELCOME") };
+    let error = ErrorInfo::new(ErrorCode::Busy, "come again");
+    peer.send(Frame::Error(ErrorFrame { request_id: wanted.request_id, error })).await;
+}
+
+/// What went over the socket is in the log before anything goes into the ring.
+#[tokio::test]
+async fn a_ring_that_was_refused_for_now_is_asked_for_again() {
+    let fake = Fake::with_ring();
+    let producer = fake.builder().start().expect("a producer");
+    let mut peer = fake.accept().await;
+    is_busy(&mut peer).await;
+    let first = tokio::spawn(submit(&producer, AckLevel::Received, "by the socket"));
+    let append = peer.append().await;
+    peer.accepted(&append, 0, 1).await;
+    assert_eq!(soon(first).await.expect("a task").expect("an ack").level, AckLevel::Received);
+    assert!(producer.why_no_ring().is_some_and(|why| why.code == ErrorCode::Busy));
+
+    let flush = peer.flush().await;
+    assert_eq!(flush.level, AckLevel::Written);
+    let waits = tokio::spawn(submit(&producer, AckLevel::Durable, "by the ring"));
+    peer.watermark(flush.request_id, AckLevel::Written, 1, 1, 0).await;
+    assert!(peer.try_next().await.is_none(), "it waits for the ring");
+    let (mut peer, mut ring) = (fake.accept().await, Drained::new());
+    ring.next_offset = 1;
+    give(&mut peer, &ring).await;
+    ring.answers(1).await;
+    assert_eq!(soon(waits).await.expect("a task").expect("an ack").first_offset, Some(1));
+    assert!(producer.has_ring() && producer.why_no_ring().is_none());
+}
+
+/// Who waits for the ring waits no longer than a moment, and a loss that the asking finds is reported.
+#[tokio::test]
+async fn where_the_socket_cannot_be_left_it_is_used_on() {
+    let fake = Fake::with_ring();
+    let producer = fake.builder().start().expect("a producer");
+    let mut peer = fake.accept().await;
+    is_busy(&mut peer).await;
+    let first = submit(&producer, AckLevel::Received, "by the socket");
+    let append = peer.append().await;
+    peer.accepted(&append, 0, 1).await;
+    soon(first).await.expect("an ack");
+
+    let unanswered = peer.flush().await.request_id;
+    let by_the_socket = async |peer: &mut Peer, offset| {
+        let waits = tokio::spawn(submit(&producer, AckLevel::Received, "also by the socket"));
+        let append = peer.append().await;
+        peer.accepted(&append, offset, 1).await;
+        soon(waits).await.expect("a task").expect("an ack");
+    };
+    by_the_socket(&mut peer, 1).await;
+    let mut error = ErrorInfo::new(ErrorCode::JournalFailed, "it is lost");
+    (error.retryable, error.maybe_written) = (false, false);
+    peer.send(Frame::Error(ErrorFrame { request_id: unanswered, error })).await;
+    by_the_socket(&mut peer, 2).await; // the error came before this answer
+    let error = soon(producer.flush(AckLevel::Received)).await.expect_err("it is lost");
+    assert_eq!(code(&error), Some(ErrorCode::JournalFailed));
+    soon(producer.flush(AckLevel::Received)).await.expect("it is reported once");
+    assert!(!producer.has_ring());
+}

@@ -182,7 +182,7 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<PathBuf> {
         && kind == "c"
     {
         let prefix = std::path::absolute(folder)?;
-        let built = c_library::build(root, &crate::ci::target(root), "release")?;
+        let built = c_library::build(root, &crate::ci::target(root), "shipped")?;
         c_library::install(root, &built, &prefix)?;
         return Ok(prefix);
     }

@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};
+use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use clad_client::{
@@ -13,9 +14,12 @@ use clad_client::{
 
 use crate::status::clad_status::{self, *};
 
-/// An error of a call.
+/// An error of a call. It is behind a pointer, so that the result of what went well is passed in registers.
 #[derive(Debug, Clone)]
-pub(crate) struct Failure {
+pub(crate) struct Failure(Box<Details>);
+
+#[derive(Debug, Clone)]
+pub(crate) struct Details {
     pub(crate) status: clad_status,
     pub(crate) code: u16,
     pub(crate) retryable: bool,
@@ -33,9 +37,23 @@ thread_local! {
     static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
 }
 
+impl Deref for Failure {
+    type Target = Details;
+
+    fn deref(&self) -> &Details {
+        &self.0
+    }
+}
+
 impl Failure {
+    #[cold]
     pub(crate) fn new(status: clad_status, text: impl Into<String>) -> Self {
-        Self { status, code: 0, retryable: false, maybe_written: false, text: text.into() }
+        Self(Box::new(Details { status, code: 0, retryable: false, maybe_written: false, text: text.into() }))
+    }
+
+    /// Nobody has answered in time: it is under way.
+    pub(crate) fn unanswered(text: impl Into<String>) -> Self {
+        Self::new(CLAD_ERR_TIMEOUT, text).coded(None, true, true)
     }
 
     /// The caller's mistake.
@@ -53,13 +71,13 @@ impl Failure {
 
     pub(crate) fn internal(text: impl Into<String>) -> Self {
         // Nobody knows how far it came.
-        Self { maybe_written: true, ..Self::new(CLAD_ERR_INTERNAL, text) }
+        Self::new(CLAD_ERR_INTERNAL, text).coded(None, false, true)
     }
 
-    fn coded(mut self, code: Option<ErrorCode>, retryable: bool, maybe_written: bool) -> Self {
-        self.code = code.map_or(0, ErrorCode::number);
-        self.retryable = retryable;
-        self.maybe_written = maybe_written;
+    pub(crate) fn coded(mut self, code: Option<ErrorCode>, retryable: bool, maybe_written: bool) -> Self {
+        self.0.code = code.map_or(0, ErrorCode::number);
+        self.0.retryable = retryable;
+        self.0.maybe_written = maybe_written;
         self
     }
 

@@ -28,7 +28,9 @@ pub(crate) fn with_batch<T>(
         let mut batches = batches.try_borrow_mut().ok()?;
         let (fill, send) = work.take()?;
         let at = batches.iter().position(|(of, _)| *of == number).unwrap_or_else(|| {
-            batches.truncate(BATCHES_MAX - 1);
+            if batches.len() >= BATCHES_MAX {
+                batches.remove(0); // of a producer that is gone, perhaps
+            }
             batches.push((number, producer.batch()));
             batches.len() - 1
         });

@@ -5,6 +5,7 @@
 
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::{MaybeUninit, align_of, size_of};
+use std::str::Utf8Error;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::error::Failure;
@@ -13,6 +14,8 @@ use crate::error::Failure;
 const NUL_TERMINATED: usize = usize::MAX;
 /// No struct of any version of clad.h is longer.
 const STRUCT_BYTES_MAX: usize = 4096;
+/// Texts up to this length are looked at byte by byte.
+const SHORT_TEXT_BYTES: usize = 32;
 
 /// A struct of clad.h that begins with its size in bytes, and may grow at its end.
 ///
@@ -105,6 +108,7 @@ pub(crate) fn write_text(name: &str, at: *mut c_char, room: usize, text: &str) -
 }
 
 /// The bytes of C; nothing for NULL without a length.
+#[inline(always)]
 pub(crate) fn bytes<'a>(name: &str, at: *const c_void, len: usize) -> Result<Option<&'a [u8]>, Failure> {
     match (at.is_null(), len) {
         (true, 0 | NUL_TERMINATED) => Ok(None),
@@ -117,11 +121,21 @@ pub(crate) fn bytes<'a>(name: &str, at: *const c_void, len: usize) -> Result<Opt
     }
 }
 
+/// Text, if bytes are UTF-8. A key or a word is short and ASCII as a rule, and seen to be so by a loop of a few steps.
+#[inline(always)]
+pub(crate) fn utf8(bytes: &[u8]) -> Result<&str, Utf8Error> {
+    if bytes.len() <= SHORT_TEXT_BYTES && bytes.iter().fold(0, |all, byte| all | byte) < 0x80 {
+        // SAFETY: ASCII is UTF-8.
+        return Ok(unsafe { std::str::from_utf8_unchecked(bytes) });
+    }
+    std::str::from_utf8(bytes)
+}
+
 /// A text of C that ends with a NUL, and must be UTF-8; nothing for NULL.
 pub(crate) fn text<'a>(name: &str, at: *const c_char) -> Result<Option<&'a str>, Failure> {
     let bytes = bytes(name, at.cast(), NUL_TERMINATED)?;
     let not_utf8 = |error| Failure::argument(format!("{name} is not UTF-8: {error}"));
-    bytes.map(|bytes| std::str::from_utf8(bytes).map_err(not_utf8)).transpose()
+    bytes.map(|bytes| utf8(bytes).map_err(not_utf8)).transpose()
 }
 
 /// An array of C.

@@ -75,7 +75,7 @@ fn resumed(builder: ProducerBuilder, make: Make, level: AckLevel) -> Result<bloc
         let _ = producer.close(RESUME_LOOK_INTERVAL);
         if start.elapsed() >= RESUME_TIMEOUT {
             let text = format!("the last record in the log has not reached options.resume_level in {RESUME_TIMEOUT:?}");
-            return Err(Failure { retryable: true, ..Failure::new(CLAD_ERR_TIMEOUT, text) });
+            return Err(Failure::new(CLAD_ERR_TIMEOUT, text).coded(None, true, false));
         }
         std::thread::sleep(RESUME_LOOK_INTERVAL);
     }
@@ -187,7 +187,7 @@ pub extern "C" fn clad_append_wait(
             Some(outcome) => clad_receipt::write(receipt, outcome),
             None => {
                 let text = format!("no answer within {timeout_ms} ms; it is under way and may be written");
-                Err(Failure { maybe_written: true, retryable: true, ..Failure::new(CLAD_ERR_TIMEOUT, text) })
+                Err(Failure::unanswered(text))
             }
         }
     })
@@ -254,8 +254,7 @@ pub extern "C" fn clad_flush(producer: *mut clad_producer, level: u32, timeout_m
                 }
                 if start.elapsed() >= timeout {
                     let why = handle.producer.why_waiting().unwrap_or_else(|| "no daemon has answered yet".to_owned());
-                    let failure = Failure::new(CLAD_ERR_TIMEOUT, format!("not flushed in {timeout_ms} ms: {why}"));
-                    return Err(Failure { maybe_written: true, retryable: true, ..failure });
+                    return Err(Failure::unanswered(format!("not flushed in {timeout_ms} ms: {why}")));
                 }
                 std::thread::sleep(GREETING_LOOK_INTERVAL.min(timeout));
             },

@@ -103,7 +103,7 @@ pub(crate) fn head(severity: i32, time_unix_nano: u64) -> RecordHead {
 
 /// Text, or what it is else.
 pub(crate) fn text_body(bytes: &[u8]) -> Body<'_> {
-    std::str::from_utf8(bytes).map_or(Body::Bytes(bytes), Body::Text)
+    pointers::utf8(bytes).map_or(Body::Bytes(bytes), Body::Text)
 }
 
 /// Adds a record to a batch, or leaves that as it was.
@@ -143,10 +143,10 @@ impl clad_attribute {
     }
 
     /// The key, and the value.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn read(&self) -> Result<(&str, ValueRef<'_>), Failure> {
         let key = pointers::bytes("attribute.key", self.key.cast(), self.key_len)?;
-        let key = std::str::from_utf8(key.ok_or_else(|| Failure::null("attribute.key"))?);
+        let key = pointers::utf8(key.ok_or_else(|| Failure::null("attribute.key"))?);
         let key = key.map_err(|error| Failure::argument(format!("attribute.key is not UTF-8: {error}")))?;
         let data = || -> Result<&[u8], Failure> {
             let data = pointers::bytes("attribute.data", self.data, self.data_len)?;
@@ -155,7 +155,7 @@ impl clad_attribute {
         let value = match self.value_type {
             x if x == CLAD_TYPE_STRING as u32 => {
                 let data = data()?;
-                std::str::from_utf8(data).map_or(ValueRef::Bytes(data), ValueRef::String)
+                pointers::utf8(data).map_or(ValueRef::Bytes(data), ValueRef::String)
             }
             x if x == CLAD_TYPE_BYTES as u32 => ValueRef::Bytes(data()?),
             x if x == CLAD_TYPE_INT as u32 => ValueRef::Int(self.integer),

@@ -119,7 +119,8 @@ impl ProducerBuilder {
     /// Groups records that are submitted one by one: up to this many in one append, 1 to 2^20. Each has its own ticket;
     /// they are taken or refused together. Default: 1, each record is an append.
     ///
-    /// An append leaves when it is full, when [`linger`](Self::linger) is over, or when the level changes.
+    /// An append leaves when it is full, when [`linger`](Self::linger) is over, or when the level changes. One that is
+    /// longer than the next daemon takes is refused as a whole.
     pub fn max_append_records(mut self, records: u32) -> Self {
         self.0.max_records = records.clamp(1, MAX_APPEND_RECORDS);
         self

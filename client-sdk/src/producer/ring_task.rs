@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::shared::{Item, Shared};
 use crate::{
     AppendError, ConnectError,
+    backoff::{Backoff, random},
     lock::lock,
     ring::{Posted, RingHandle},
     session::{Append, Out},
@@ -23,6 +24,8 @@ use crate::{
 /// The longest wait of a flush before it is asked for again, if the daemon could not do it.
 const FLUSH_RETRY_DELAY_MAX: Duration = Duration::from_millis(200);
 
+/// The least and the longest time until a refused ring is asked for again.
+const RING_RETRY_WAIT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// A flush under way.
 #[derive(Debug)]
 struct Flush {
@@ -41,6 +44,25 @@ enum FlushState {
     Unsent(Option<Instant>),
     Sent,
     Answered,
+}
+
+/// When a ring that was refused for now is asked for again.
+#[derive(Debug)]
+pub(super) struct RingRetry {
+    backoff: Backoff,
+    /// Then it is, or, once the socket is being left, then that is given up. Nothing: there is a ring, or there never is.
+    pub(super) at: Option<Instant>,
+}
+
+impl RingRetry {
+    pub(super) fn new() -> Self {
+        let (first, max) = RING_RETRY_WAIT;
+        Self { backoff: Backoff::new(first, max, u64::from_le_bytes(random())), at: None }
+    }
+
+    pub(super) fn later(&mut self, now: Instant) {
+        self.at = Some(now + self.backoff.next());
+    }
 }
 
 /// The task's state of its ring.

@@ -1,24 +1,33 @@
 //! The task of a producer with a ring: it asks for one, serves a connection with it, and resumes it after a restart of
 //! the daemon.
+//!
+//! A ring that was refused for now is asked for again. The producer goes from the socket to the ring only when the log has
+//! all that went over the socket as `written`: no crash of the daemon loses that, so nothing is left that only the session
+//! could report. What is submitted meanwhile waits behind it.
 
 use std::{ops::ControlFlow, os::fd::AsFd, sync::Arc, time::Duration};
 
-use clad_proto::frame::Welcome;
+use clad_proto::{AckLevel, frame::Welcome};
 use tokio::time::{Instant, sleep_until};
 
 use super::{
+    ring_task::{RingRetry, RingTask},
     shared::{Item, Life},
     task::{End, Task, failed},
 };
 use crate::{
     AppendError, ConnectError,
     clock::now,
+    lock::lock,
     ring::{Asked, RingHandle, ask},
     transport::{Answer, Connection, Framed},
 };
 
 /// Interval between two looks for room in the ring.
 const RING_ROOM_POLL_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Time in which all that went over the socket is to be answered, while what comes in waits for the ring.
+const RING_SWITCH_TIMEOUT: Duration = Duration::from_millis(200);
 
 impl Task {
     /// Asks for a ring on a connection that was just greeted; nothing where there is none, and from now on the socket
@@ -49,6 +58,9 @@ impl Task {
                 );
                 ring_task.ring_handle = Some(Arc::new(ring_handle));
                 ring_task.memory = Some(memory);
+                self.ring_retry = RingRetry::new();
+                self.shared.has_no_ring(None);
+                lock(&self.shared.session).restart();
             }
             Asked::Known { completion_page, waker, stored } => {
                 if let Some(ring_handle) = &ring_task.ring_handle {
@@ -59,7 +71,11 @@ impl Task {
             }
             Asked::Refused(why) => {
                 tracing::warn!(address = %self.shared.options.address, %why, "no ring is given: logging over the socket");
-                self.shared.has_no_ring(why);
+                self.ring_retry.at = None;
+                if why.retryable {
+                    self.ring_retry.later(now());
+                }
+                self.shared.has_no_ring(Some(why));
                 self.shared.waits_because(None);
                 self.leave_ring();
                 return Ok(false);
@@ -82,6 +98,45 @@ impl Task {
                 Item::Append(append, claim) => self.session().submit(append, claim),
                 Item::Flush(level, sender, since) => self.session().flush(level, sender, since),
             }
+        }
+    }
+
+    /// On the socket: when it is time, leaves it for a ring. True once that connection can end.
+    pub(super) fn seek_ring(&mut self, now: Instant) -> bool {
+        let Some(at) = self.ring_retry.at else { return false };
+        let mut session = lock(&self.shared.session);
+        if self.ring_task.is_some() {
+            if session.is_safe_in_the_log() {
+                drop(session);
+                (self.dialled, self.ring_retry.at) = (false, None);
+                return true;
+            }
+            if session.is_idle() || at <= now {
+                drop(session);
+                self.give_up_ring(now);
+            }
+        } else if at <= now {
+            if session.trouble().is_some() {
+                self.ring_retry.later(now);
+                return false;
+            }
+            // Nobody listens: what it would report, the next flush does.
+            let (flush, _) = self.shared.undelivered.listen();
+            session.flush(Some(AckLevel::Written), flush, now);
+            drop(session);
+            self.ring_task = Some(RingTask::new(self.shared.backlog.clone()));
+            self.ring_retry.at = Some(now + RING_SWITCH_TIMEOUT);
+            self.shared.wake.notify_one();
+        }
+        false
+    }
+
+    /// The socket is not left yet.
+    pub(super) fn give_up_ring(&mut self, now: Instant) {
+        if self.ring_task.is_some() {
+            self.leave_ring();
+            self.ring_retry.later(now);
+            self.shared.wake.notify_one(); // what waited for the ring goes now
         }
     }
 

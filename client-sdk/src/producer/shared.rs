@@ -372,9 +372,9 @@ impl Shared {
         self.enqueue(inbox, Item::Append(append, claim));
     }
 
-    /// A ring was asked for, and there is none.
-    pub(crate) fn has_no_ring(&self, why: ErrorInfo) {
-        *lock(&self.no_ring) = Some(why);
+    /// A ring was asked for, and there is none; nothing: there is one.
+    pub(crate) fn has_no_ring(&self, why: Option<ErrorInfo>) {
+        *lock(&self.no_ring) = why;
     }
 
     pub(crate) fn waits_because(&self, why: Option<String>) {

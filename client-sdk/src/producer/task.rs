@@ -7,7 +7,7 @@
 
 use super::{
     dial::greeting,
-    ring_task::RingTask,
+    ring_task::{RingRetry, RingTask},
     shared::{Item, Life, Shared},
 };
 use crate::{
@@ -57,11 +57,12 @@ pub(super) struct Task {
     _gone: Gone,
     /// With a ring, or before it is known whether there is one.
     pub(super) ring_task: Option<RingTask>,
+    pub(super) ring_retry: RingRetry,
     connection: Option<Connection>,
     flush_pruner: FlushPruner,
     backoff: Backoff,
     retry_at: Option<Instant>,
-    dialled: bool,
+    pub(super) dialled: bool,
     items: VecDeque<Item>,
     outcomes: Vec<Outcome<Claim, FlushSender>>,
     /// The last report of drops is under way.
@@ -84,6 +85,7 @@ impl Task {
             backoff: Backoff::new(options.backoff.0, options.backoff.1, u64::from_le_bytes(random())),
             flush_pruner: FlushPruner::default(),
             ring_task: matches!(options.address, Address::Shm(_)).then(|| RingTask::new(shared.backlog.clone())),
+            ring_retry: RingRetry::new(),
             connection: None,
             retry_at: None,
             dialled: false,
@@ -244,7 +246,12 @@ impl Task {
             let now = now();
             let error = match self.turn(&mut connection, now) {
                 Ok(ControlFlow::Continue(())) => {
-                    let until = self.next_timer(self.ping_timer());
+                    if self.seek_ring(now) {
+                        connection.end(false).await;
+                        return ControlFlow::Continue(());
+                    }
+                    let other = [self.ping_timer(), self.ring_retry.at].into_iter().flatten().min();
+                    let until = self.next_timer(other);
                     tokio::select! {
                         driven = connection.drive(&mut self.answers) => driven.err(),
                         () = self.shared.wake.notified() => None,
@@ -268,6 +275,7 @@ impl Task {
                 None if error.is_final() => return ControlFlow::Break(failed(error)),
                 None => {}
             }
+            self.give_up_ring(now);
             self.lost_connection(&error);
             self.deliver();
             return ControlFlow::Continue(());

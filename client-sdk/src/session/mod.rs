@@ -217,6 +217,20 @@ impl<W, F> Session<W, F> {
         self.entries.is_empty() && self.flushes.is_empty()
     }
 
+    /// True when nothing waits, and no crash of the daemon loses what ended well: that is all `written`.
+    pub(crate) fn is_safe_in_the_log(&self) -> bool {
+        let is_written = self.unflushed.is_none_or(|lowest| lowest >= AckLevel::Written);
+        self.is_idle() && is_written && !self.lost && self.left_behind.is_none()
+    }
+
+    /// Forgets what was sent: the next connection says what the log has, also by another way.
+    pub(crate) fn restart(&mut self) {
+        debug_assert!(self.is_idle(), "what waits would be lost");
+        let max_in_flight = u32::try_from(self.max_in_flight).unwrap_or(u32::MAX);
+        let outcomes = std::mem::take(&mut self.outcomes);
+        *self = Self { outcomes, ..Self::new(max_in_flight, self.delivery_timeout, self.backoff.clone()) };
+    }
+
     /// Appends without an outcome, those between them that have one included.
     pub(crate) fn pending(&self) -> usize {
         self.entries.len()

@@ -153,7 +153,9 @@ impl Local {
 fn batch_of<'a>(batches: &'a mut Vec<(u128, Batch)>, producer: &Producer) -> &'a mut Batch {
     let id = u128::from_le_bytes(*producer.id().as_bytes());
     let at = batches.iter().position(|(of, _)| *of == id).unwrap_or_else(|| {
-        batches.truncate(BATCHES_MAX - 1);
+        if batches.len() >= BATCHES_MAX {
+            batches.remove(0); // of a producer that is gone, perhaps
+        }
         batches.push((id, producer.batch()));
         batches.len() - 1
     });

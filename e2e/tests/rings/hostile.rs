@@ -218,21 +218,45 @@ fn whatever_a_client_does_to_its_ring_the_others_proceed() {
     assert_eq!(daemon.term(), Some(0));
 }
 
-/// Where as many are given out as may be, the next producer logs over the socket, and says so.
+/// Where as many are given out as may be, the next producer logs over the socket, says so, and asks again. Each way that it
+/// goes continues the one before.
 #[test]
-fn without_a_ring_it_goes_over_the_socket() {
+fn without_a_ring_it_goes_over_the_socket_and_comes_again() {
     let runtime = runtime();
-    let daemon = Setup::new().with_fd_store().set("ingest.shm.max_rings", "1").start();
+    let mut daemon = Setup::new().with_fd_store().set("ingest.shm.max_rings", "1").start();
     let first = producer(&runtime, &daemon, "shm");
     let address = daemon.address("shm").parse().expect("an address");
     let second = runtime.block_on(Producer::builder(address).connect()).expect("connected");
     assert!(!second.has_ring());
     let why = second.why_no_ring().expect("it says why");
     assert!(why.text.contains("max_rings"), "{why}");
-    let receipt = runtime.block_on(submit(&second, AckLevel::Durable, "by the socket".to_owned())).expect("durable");
+    let receipt = runtime.block_on(submit(&second, AckLevel::Durable, "0".to_owned())).expect("durable");
     assert_eq!(receipt.first_offset, Some(0));
     let posted = runtime.block_on(submit(&second, AckLevel::Posted, "no".to_owned()));
     assert!(posted.is_err_and(|e| e.code() == Some(clad_proto::ErrorCode::LevelUnreachable)), "no ring, no such level");
-    let receipt = runtime.block_on(submit(&first, AckLevel::Durable, "by the ring".to_owned())).expect("durable");
+    let receipt = runtime.block_on(submit(&first, AckLevel::Durable, "1".to_owned())).expect("durable");
     assert_eq!(receipt.first_offset, Some(1));
+
+    runtime.block_on(first.close()).expect("all is durable");
+    let (until, mut number) = (Instant::now() + clad_e2e::TEST_TIMEOUT, 1);
+    let mut log = |level| {
+        number += 1;
+        assert!(Instant::now() < until, "it stays where it is: {:?}", second.why_no_ring());
+        let receipt = runtime.block_on(submit(&second, level, number.to_string())).expect("an ack");
+        assert!(receipt.first_offset.is_none_or(|offset| offset == number), "{receipt:?}");
+    };
+    while !second.has_ring() {
+        log(AckLevel::Received);
+    }
+    [AckLevel::Posted, AckLevel::Received, AckLevel::Durable].into_iter().for_each(&mut log);
+    assert_eq!(daemon.term(), Some(0));
+    daemon.restart_with("ingest.shm.enabled", "false");
+    while second.has_ring() {
+        assert!(Instant::now() < until, "it has the ring of a daemon that has none");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    [AckLevel::Received, AckLevel::Durable].into_iter().for_each(&mut log);
+    let bodies: Vec<String> = (0..=number).map(|number| number.to_string()).collect();
+    let stored = runtime.block_on(readback::served(&daemon.address("unix")));
+    assert_eq!(Vec::from_iter(stored.iter().map(|stored| String::from_utf8_lossy(&stored.body))), bodies);
 }
