@@ -241,7 +241,19 @@ pub(crate) fn target(root: &Path) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use super::failure_lines;
+    use std::path::Path;
+
+    use super::{failure_lines, sdk_c, sdk_go, sdk_python};
+
+    /// Without compiling anything: that a wrong version has lost its place is known in `cargo test`.
+    #[test]
+    fn every_wrong_version_of_a_client_fits_one_place() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        for (file, right) in sdk_c::places().chain(sdk_go::places()).chain(sdk_python::places()) {
+            let text = std::fs::read_to_string(root.join(&file)).expect(&file);
+            assert_eq!(text.matches(right).count(), 1, "{file}: {right}");
+        }
+    }
 
     #[test]
     fn what_runs_a_failure_again_is_found_in_a_long_text() {

@@ -399,6 +399,12 @@ struct Fault {
     caught_by: &'static str,
 }
 
+/// The files of the wrong versions, from the root, and what each changes there.
+#[cfg(test)]
+pub(super) fn places() -> impl Iterator<Item = (String, &'static str)> {
+    FAULTS.iter().map(|fault| (format!("{SOURCES}/src/{}", fault.file), fault.right))
+}
+
 const FAULTS: &[Fault] = &[
     Fault {
         wrong: "the level of a call is not asked for",
@@ -453,8 +459,8 @@ const FAULTS: &[Fault] = &[
     Fault {
         wrong: "an append without an answer is said to be not written",
         file: "producer.rs",
-        right: "Err(Failure { maybe_written: true, retryable: true, ..Failure::new(CLAD_ERR_TIMEOUT, text) })",
-        wrong_text: "Err(Failure { maybe_written: !ON!, retryable: true, ..Failure::new(CLAD_ERR_TIMEOUT, text) })",
+        right: "Err(Failure::unanswered(text))",
+        wrong_text: "Err(Failure::new(CLAD_ERR_TIMEOUT, text).coded(None, true, !ON!))",
         program: "days",
         caught_by: "a_daemon_that_hangs_costs_no_call_its_deadline",
     },

@@ -83,6 +83,12 @@ struct Fault {
     caught_by: &'static str,
 }
 
+/// The files of the wrong versions, from the root, and what each changes there.
+#[cfg(test)]
+pub(super) fn places() -> impl Iterator<Item = (String, &'static str)> {
+    FAULTS.iter().map(|fault| (format!("client-sdk/go/{}", fault.file), fault.from))
+}
+
 const FAULTS: &[Fault] = &[
     Fault {
         wrong: "ACCEPTED is taken for `written`",
