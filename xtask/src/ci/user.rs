@@ -22,6 +22,8 @@ use super::{Run, is_left_out, need, output, tally, target};
 const UID: u32 = 61_001;
 /// Folders of the packages whose tests are run.
 const PACKAGES: [&str; 4] = ["e2e", "client-sdk", "journal", "daemon"];
+/// More than processors: most of these tests wait.
+const TEST_THREADS: &str = "4";
 /// The longest wait for the end of a process that was killed as its test ended.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of the end of an output that are shown where it does not say what failed.
@@ -161,7 +163,10 @@ impl Place {
         command.arg(&self.root).arg(&self.target).arg(self.build.path()).arg(self.own.path().join("stash"));
         command.arg(self.closed.as_deref().unwrap_or(Path::new(""))).arg(&program.path).arg("--show-output");
         command.env_clear().env("HOME", self.own.path().join("home")).env("TMPDIR", self.own.path().join("tmp"));
-        command.env("CARGO_MANIFEST_DIR", &program.manifest_dir).env("CLAD_E2E_BIN", self.target.join("debug"));
+        command
+            .env("RUST_TEST_THREADS", TEST_THREADS)
+            .env("CARGO_MANIFEST_DIR", &program.manifest_dir)
+            .env("CLAD_E2E_BIN", self.target.join("debug"));
         for name in ["PATH", "LANG", "CLAD_SEED", "PROPTEST_RNG_SEED"] {
             command.envs(std::env::var_os(name).map(|value| (name, value)));
         }

@@ -108,14 +108,14 @@ fn case_name(fault: &str) -> String {
     format!("{fault} is caught")
 }
 
-/// Tries each fault on one of as many threads as the machine has processors. Each result is reported as soon as those of
-/// the faults before it were.
+/// Tries each fault on one of twice as many threads as the machine has processors, since many of the tests wait. Each
+/// result is reported as soon as those of the faults before it were.
 fn in_order<T: Send>(faults: &[&str], work: impl Fn(&str) -> T + Sync, mut report: impl FnMut(&str, T)) {
     let left = Mutex::new(faults.iter().enumerate());
     let next = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
     let (sender, receiver) = mpsc::sync_channel(faults.len());
     thread::scope(|scope| {
-        for _ in 0..thread::available_parallelism().map_or(1, NonZero::get).min(faults.len()) {
+        for _ in 0..(2 * thread::available_parallelism().map_or(1, NonZero::get)).min(faults.len()) {
             let (sender, next, work) = (sender.clone(), &next, &work);
             scope.spawn(move || {
                 while let Some((at, fault)) = next() {
