@@ -23,7 +23,7 @@ mod stored_rings;
 mod unstored;
 mod wakeups;
 
-use clad_client::{AckLevel, AnyValue, Producer, Record, Ticket};
+use clad_client::{AckLevel, AnyValue, Producer, Record, ReserveError, Ticket};
 use clad_e2e::Daemon;
 
 /// A runtime for producers.
@@ -51,7 +51,8 @@ fn submit(producer: &Producer, level: AckLevel, body: String) -> Ticket {
     loop {
         match producer.try_reserve(1024) {
             Ok(room) => return room.at(level).submit(&record).expect("submitted"),
-            Err(_) => std::thread::yield_now(),
+            Err(ReserveError::Full { .. }) => std::thread::yield_now(),
+            Err(error) => panic!("{error}"),
         }
     }
 }
