@@ -21,8 +21,10 @@ type daemon struct {
 	dir    string
 	port   string
 	policy string
-	cmd    *exec.Cmd
-	said   bytes.Buffer
+	// Further settings, KEY=VALUE.
+	settings []string
+	cmd      *exec.Cmd
+	said     bytes.Buffer
 }
 
 func newDaemon(t testing.TB) *daemon {
@@ -61,6 +63,9 @@ func (d *daemon) start() *daemon {
 	d.cmd = exec.Command(os.Getenv("CLAD_BIN"), "run", "--set", "ingest.tcp.listen=127.0.0.1:"+d.port,
 		"--set", "ingest.grpc.listen=", "--set", "metrics.listen=", "--set", "journal.durability="+d.policy,
 		"--set", "journal.segment_bytes=8MiB", "--set", "access.read_group=", "--set", "journal.power_loss_protected=true")
+	for _, setting := range d.settings {
+		d.cmd.Args = append(d.cmd.Args, "--set", setting)
+	}
 	d.cmd.Dir = d.dir
 	d.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + d.dir}
 	d.cmd.Stdout, d.cmd.Stderr = &d.said, &d.said

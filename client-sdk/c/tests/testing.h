@@ -49,6 +49,8 @@ struct daemon {
   char shm_address[320];
   char tcp_address[64];
   const char *policy;
+  /* Further settings, KEY=VALUE, up to a NULL. */
+  const char *settings[8];
   int port;
   pid_t pid;
 };
@@ -78,6 +80,11 @@ static inline int free_port(void) {
   return ntohs(at.sin_port);
 }
 
+static inline void daemon_addresses(struct daemon *d) {
+  snprintf(d->unix_address, sizeof d->unix_address, "unix://%s/clad-data/clad.sock", d->dir);
+  snprintf(d->shm_address, sizeof d->shm_address, "shm://%s/clad-data/clad.sock", d->dir);
+}
+
 /* A daemon that does not run yet, in a folder of its own. */
 static inline struct daemon daemon_new(void) {
   struct daemon d;
@@ -88,8 +95,7 @@ static inline struct daemon daemon_new(void) {
   CHECK(mkdtemp(d.dir) != NULL);
   d.port = free_port();
   d.policy = "group_commit";
-  snprintf(d.unix_address, sizeof d.unix_address, "unix://%s/clad-data/clad.sock", d.dir);
-  snprintf(d.shm_address, sizeof d.shm_address, "shm://%s/clad-data/clad.sock", d.dir);
+  daemon_addresses(&d);
   snprintf(d.tcp_address, sizeof d.tcp_address, "tcp://127.0.0.1:%d", d.port);
   return d;
 }
@@ -113,7 +119,10 @@ static inline void daemon_start(struct daemon *d) {
   d->pid = fork();
   CHECK(d->pid >= 0);
   if (d->pid == 0) {
-    const char *bin = getenv("CLAD_BIN");
+    const char *words[40] = {getenv("CLAD_BIN"), "run"};
+    const char *common[] = {tcp, policy, "ingest.grpc.listen=", "metrics.listen=", "access.read_group=",
+                            "journal.power_loss_protected=true", "journal.segment_bytes=16MiB"};
+    size_t at_setting, count = 2;
     int fd = open(log, O_WRONLY | O_CREAT | O_APPEND, 0600);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     dup2(fd, 1);
@@ -123,9 +132,15 @@ static inline void daemon_start(struct daemon *d) {
     unsetenv("STATE_DIRECTORY");
     unsetenv("CLAD_SERVER");
     unsetenv("LD_LIBRARY_PATH");
-    execl(bin, bin, "run", "--set", tcp, "--set", "ingest.grpc.listen=", "--set", "metrics.listen=",
-          "--set", policy, "--set", "journal.segment_bytes=16MiB", "--set", "access.read_group=",
-          "--set", "journal.power_loss_protected=true", (char *)NULL);
+    for (at_setting = 0; at_setting < sizeof common / sizeof common[0]; at_setting++) {
+      words[count++] = "--set";
+      words[count++] = common[at_setting];
+    }
+    for (at_setting = 0; d->settings[at_setting] != NULL; at_setting++) {
+      words[count++] = "--set";
+      words[count++] = d->settings[at_setting];
+    }
+    execv(words[0], (char **)words);
     _exit(127);
   }
   memset(&at, 0, sizeof at);

@@ -34,6 +34,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     need("cc", &["gcc", "libc6-dev"])?;
     need("c++", &["g++"])?;
     need("nm", &["binutils"])?;
+    need("mkfs.ext4", &["e2fsprogs"])?;
     need("pkg-config", &["pkg-config"])?;
     need("valgrind", &["valgrind", "libc6-dbg"])?;
     let place = Place::new(&run.root)?;
@@ -56,7 +57,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         run.case(&format!("the header compiles as {standard}"), || place.header(compiler, standard));
     }
     run.case("the library exports what the list says, under its name", || place.symbols());
-    for program in ["basics", "days"] {
+    for program in ["basics", "days", "disk"] {
         place.compile(&place.sources.join(format!("tests/{program}.c")), &place.programs.join(program))?;
         for test in place.tests(program)? {
             run.case(&format!("{program}: {test}"), || place.test(program, &test, &place.prefix).map(drop));

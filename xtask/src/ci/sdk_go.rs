@@ -18,6 +18,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         need("go", &["golang-go"])?;
     }
     need("cc", &["gcc", "libc6-dev"])?; // the race detector is in C
+    need("mkfs.ext4", &["e2fsprogs"])?;
     let root = run.root.clone();
     let version = output(go(&root, "go").arg("version"))?;
     ensure!(minor(&version) >= Some(GO_MINOR_MIN), "go 1.{GO_MINOR_MIN} or newer is needed, not {}", version.trim());

@@ -32,6 +32,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     need_what("venv of Python", &["python3-venv", "python3-pip"], || says("import ensurepip, venv"))?;
     need_what("Python.h", &["python3-dev"], || says(HAS_HEADERS))?;
     need("cc", &["gcc", "libc6-dev"])?;
+    need("mkfs.ext4", &["e2fsprogs"])?;
     let python = Python::new(&run.root, daemon)?;
     run.case("the extension is formatted and has no lints", || python.check_extension());
     run.case("a wheel for every Python from 3.10 on", || python.install());
