@@ -1,5 +1,6 @@
 /* What each call does, and does with bad arguments. All of it runs under valgrind, too. */
 #include "testing.h"
+#include <math.h>
 
 static void a_first_record_is_durable_and_comes_back(void) {
   struct daemon d = daemon_new();
@@ -40,7 +41,7 @@ static void every_type_comes_back(void) {
   clad_attribute attributes[] = {
       clad_string("text", "one"),   clad_int("int", INT64_MIN),    clad_double("double", 0.5),
       clad_bool("yes", true),       clad_bytes("bytes", "\0\1", 2), clad_string("latin", not_utf8),
-      clad_string("same", "first"), clad_string("same", "second"),
+      clad_string("same", "first"), clad_string("same", "second"), clad_double("nan", NAN),
   };
   daemon_start(&d);
   producer = producer_at(d.tcp_address, "types");
@@ -68,7 +69,7 @@ static void every_type_comes_back(void) {
   CHECK(event.body.data_len == 3 && memcmp(event.body.data, with_nul, 4) == 0);
   CHECK(event.time_unix_nano == 77 && event.severity == -3);
   CHECK(strcmp(event.severity_text, "odd") == 0 && strcmp(event.event_name, "shop.paid") == 0);
-  CHECK(event.attributes_count == 8 && strcmp(event.attributes[0].key, "text") == 0);
+  CHECK(event.attributes_count == 9 && strcmp(event.attributes[0].key, "text") == 0);
   CHECK(strcmp((const char *)event.attributes[0].data, "one") == 0);
   CHECK(event.attributes[1].value_type == CLAD_TYPE_INT && event.attributes[1].integer == INT64_MIN);
   CHECK(event.attributes[2].value_type == CLAD_TYPE_DOUBLE && event.attributes[2].real == 0.5);
@@ -77,6 +78,7 @@ static void every_type_comes_back(void) {
   CHECK(event.attributes[5].value_type == CLAD_TYPE_BYTES);
   CHECK(memcmp(event.attributes[5].data, not_utf8, 4) == 0 && event.attributes[5].data_len == 4);
   CHECK(strcmp((const char *)event.attributes[7].data, "second") == 0);
+  CHECK(event.attributes[8].value_type == CLAD_TYPE_DOUBLE && isnan(event.attributes[8].real));
   OK(clad_reader_next(reader, LONG_MS, &event));
   CHECK(event.body.value_type == CLAD_TYPE_BYTES && event.body.data_len == 4);
   CHECK(memcmp(event.body.data, not_utf8, 4) == 0);
