@@ -44,7 +44,8 @@
 //! by no system call. Where the ring is stored ([`Producer::offers_posted`]), the level `posted` is reached when it
 //! returns; elsewhere `none` is the level of a log call that wants no answer. The other levels are as everywhere. If no
 //! ring is given ([`Producer::why_no_ring`]) it goes over the socket; where there is none just now, it is asked for again
-//! within a minute. A record must fit a quarter of the ring; a longer one is refused. A restarted daemon gets the ring from this client, if nobody else has it.
+//! within a minute. A record must fit a quarter of the ring; a longer one is refused. A restarted daemon gets the ring
+//! from this client, if nobody else has it.
 //!
 //! A child of `fork` is refused whatever it asks of its parent's producer ([`SubmitError::Forked`]), at every address,
 //! and makes one of its own.
