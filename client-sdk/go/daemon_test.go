@@ -3,12 +3,14 @@ package clad
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -82,6 +84,19 @@ func (d *daemon) start() *daemon {
 	}
 	d.t.Fatalf("the daemon does not listen:\n%s", d.said.String())
 	return d
+}
+
+// stop returns when each of its threads has stopped: one that runs may still answer.
+func (d *daemon) stop() {
+	d.t.Helper()
+	var status syscall.WaitStatus
+	pid := d.cmd.Process.Pid
+	if err := d.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		d.t.Fatal(err)
+	}
+	if _, err := syscall.Wait4(pid, &status, syscall.WUNTRACED, nil); err != nil || !status.Stopped() {
+		d.t.Fatalf("it has not stopped: %v", err)
+	}
 }
 
 func (d *daemon) kill() {
@@ -161,5 +176,64 @@ func TestRecordsComeBackAsTheyWereSent(t *testing.T) {
 		if fmt.Sprint(got.Records[0].Record) != fmt.Sprint(record) || got.Records[0].Offset != receipt.FirstOffset {
 			t.Errorf("\n%+v\n%+v", got.Records[0].Record, record)
 		}
+	}
+}
+
+// TestADaemonThatIsReplaced: what was sent to the one before may be in its log, and is not sent to the other.
+func TestADaemonThatIsReplaced(t *testing.T) {
+	d := newDaemon(t).start()
+	p := must(Dial(d.unix(), Options{BackoffMin: time.Millisecond, BackoffMax: 20 * time.Millisecond}))
+	before := must(p.Send(within(t), Text(SeverityInfo, "before"), Highest))
+	d.stop()
+	ticket := must(p.Append(within(t), Text(SeverityInfo, "sent"), Highest))
+	for p.Stats().Sent < 2 {
+		time.Sleep(time.Millisecond)
+	}
+	d.kill()
+	if err := os.RemoveAll(filepath.Join(d.dir, "clad-data")); err != nil {
+		t.Fatal(err)
+	}
+	d.start()
+	_, err := ticket.Wait(within(t))
+	if lost, ok := err.(*AppendError); !ok || !errors.Is(err, ErrLogChanged) || !lost.MaybeWritten {
+		t.Fatalf("%v", err)
+	}
+	after := must(p.Send(within(t), Text(SeverityInfo, "after"), Highest))
+	if after.LogID == before.LogID || after.FirstOffset != 0 {
+		t.Fatalf("%+v after %+v", after, before)
+	}
+	if err := p.Close(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	if found := bodies(readAll(t, d.unix(), ReaderOptions{})); fmt.Sprint(found) != "[after]" {
+		t.Fatalf("%v", found)
+	}
+}
+
+func TestASocketThatVanishesIsWaitedFor(t *testing.T) {
+	d := newDaemon(t).start()
+	p := must(Dial(d.unix(), Options{BackoffMin: time.Millisecond, BackoffMax: 20 * time.Millisecond}))
+	if err := os.Remove(strings.TrimPrefix(d.unix(), "unix://")); err != nil {
+		t.Fatal(err)
+	}
+	must(p.Send(within(t), Text(SeverityInfo, "connected"), Highest)) // its connection is there
+	_, err := Dial(d.unix(), Options{})
+	if none, ok := err.(*ConnectError); !ok || !none.Retryable() {
+		t.Fatalf("%v", err)
+	}
+	d.kill()
+	ticket := must(p.Append(within(t), Text(SeverityInfo, "waits"), Highest))
+	soon, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := ticket.Wait(soon); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("%v", err)
+	}
+	d.start()
+	must(ticket.Wait(within(t)))
+	if err := p.Close(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	if found := bodies(readAll(t, d.unix(), ReaderOptions{})); fmt.Sprint(found) != "[connected waits]" {
+		t.Fatalf("%v", found)
 	}
 }

@@ -48,7 +48,7 @@
 //! from this client, if nobody else has it.
 //!
 //! A child of `fork` is refused whatever it asks of its parent's producer ([`SubmitError::Forked`]), at every address,
-//! and makes one of its own.
+//! and makes one of its own. Nothing here may be called in a signal handler.
 //!
 //! # Logging
 //! [`Producer::offer`] is for a program that cannot wait: where there is no room, [`Overload`] says what is dropped, or

@@ -279,7 +279,14 @@ async fn what_cannot_be_taken_is_counted_and_never_panics() {
     let fake = Fake::new();
     let producer = fake.builder().max_buffered_bytes(1 << 20).start().expect("started");
     let long = Record::text(1, 9, "x".repeat(3 << 20));
-    assert!(matches!(producer.offer(&long, &Call::new()), Err(SendError::Submit(SubmitError::Record { .. }))));
+    let deep = (0..100).fold(AnyValue::Int(1), |inner, _| AnyValue::Array(vec![inner]));
+    let deep = Record {
+        attributes: vec![KeyValue { key: "deep".to_owned(), value: Some(deep), key_index: 0 }],
+        ..Record::text(1, 9, "nested")
+    };
+    for bad in [long, deep] {
+        assert!(matches!(producer.offer(&bad, &Call::new()), Err(SendError::Submit(SubmitError::Record { .. }))));
+    }
     let longer_than_the_room = Record::text(1, 9, "x".repeat(1 << 20));
     let refused = producer.offer(&longer_than_the_room, &Call::new());
     assert!(matches!(refused, Err(SendError::Submit(SubmitError::Dropped(DropReason::TooLarge)))));
@@ -292,12 +299,12 @@ async fn what_cannot_be_taken_is_counted_and_never_panics() {
     let storing = tokio::spawn(async move { store_all(fake.accept().await).await });
     soon(producer.close()).await.expect("ended");
     let (_, reports) = soon(storing).await.expect("a daemon");
-    let want = [("records", 3), ("too_large", 2), ("recursive", 1)].map(|(key, count)| (key.to_owned(), count));
+    let want = [("records", 4), ("too_large", 3), ("recursive", 1)].map(|(key, count)| (key.to_owned(), count));
     assert_eq!(reports, [Vec::from(want)]);
     let refused = other.offer(&entry(0, 9), &Call::new());
     assert!(matches!(refused, Err(SendError::Submit(SubmitError::Dropped(DropReason::Ended)))), "{refused:?}");
     let stats = other.stats();
-    assert_eq!((stats.dropped, stats.dropped_by.of(DropReason::Ended)), (4, 1));
+    assert_eq!((stats.dropped, stats.dropped_by.of(DropReason::Ended)), (5, 1));
 }
 
 #[test]

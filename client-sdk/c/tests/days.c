@@ -1,4 +1,4 @@
-/* Bad days: no daemon, one that hangs, one that dies, full memory, threads, forks, signals, long records. */
+/* Bad days: no daemon, one that hangs, dies or is replaced, full memory, threads, forks, signals, long records. */
 #include "testing.h"
 
 static clad_producer *started(const char *address, uint64_t buffered, uint32_t overload, uint64_t wait_ms) {
@@ -108,7 +108,7 @@ static void a_daemon_that_hangs_costs_no_call_its_deadline(void) {
   producer = started(d.unix_address, 64 * 1024, 0, 0);
   OK(clad_log(producer, CLAD_INFO, "before", NULL, 0));
   OK(clad_flush(producer, CLAD_LEVEL_DURABLE, LONG_MS));
-  CHECK(kill(d.pid, SIGSTOP) == 0);
+  daemon_stop(&d);
   IS(clad_append_wait(producer, &record, NULL, 50, NULL), CLAD_ERR_TIMEOUT);
   CHECK(clad_error_maybe_written() && clad_error_is_retryable());
   OK(clad_append(producer, &record, 1, NULL, &ticket));
@@ -319,7 +319,7 @@ static void a_child_of_fork_gets_an_error_until_it_begins_again(void) {
     for (at = 0; at < FORKS; at++) {
       clad_ticket *ticket;
       pid_t child;
-      CHECK(kill(d.pid, SIGSTOP) == 0); /* so that the ticket has no outcome yet */
+      daemon_stop(&d); /* so that the ticket has no outcome yet */
       OK(clad_append(producer, &record, 1, NULL, &ticket));
       child = fork();
       CHECK(child >= 0);
@@ -411,7 +411,97 @@ static void a_producer_that_is_freed_brings_its_records_home(void) {
   daemon_free(&d);
 }
 
+static void a_daemon_that_is_replaced_gets_nothing_of_what_the_other_may_have(void) {
+  struct daemon d = daemon_new();
+  clad_record record = clad_text(CLAD_INFO, "sent");
+  clad_receipt before, after;
+  clad_producer *producer;
+  clad_ticket *ticket;
+  char command[400];
+  daemon_start(&d);
+  producer = producer_at(d.unix_address, "replaced");
+  OK(clad_append_wait(producer, &record, NULL, LONG_MS, &before));
+  daemon_stop(&d);
+  OK(clad_append(producer, &record, 1, NULL, &ticket));
+  while (stats_of(producer).sent < 2) sleep_ms(1);
+  daemon_kill(&d);
+  snprintf(command, sizeof command, "rm -r '%s/clad-data'", d.dir);
+  CHECK(system(command) == 0);
+  daemon_start(&d);
+  IS(clad_ticket_wait(ticket, LONG_MS, NULL), CLAD_ERR_UNKNOWN);
+  CHECK(clad_error_maybe_written());
+  OK(clad_ticket_free(ticket));
+  record = clad_text(CLAD_INFO, "after");
+  OK(clad_append_wait(producer, &record, NULL, LONG_MS, &after));
+  CHECK(memcmp(before.log_id, after.log_id, sizeof after.log_id) != 0 && after.first_offset == 0);
+  CHECK(stored(&d, "after") == 1 && stored(&d, NULL) == 1);
+  finish(producer);
+  daemon_free(&d);
+}
+
+static void a_socket_that_vanishes_is_waited_for(void) {
+  struct daemon d = daemon_new();
+  clad_options options = CLAD_OPTIONS_INIT;
+  clad_record record = clad_text(CLAD_INFO, "waits");
+  clad_producer *producer, *none;
+  clad_ticket *ticket;
+  daemon_start(&d);
+  producer = producer_at(d.unix_address, "vanishes");
+  CHECK(unlink(d.unix_address + 7) == 0);
+  OK(clad_append_wait(producer, &record, NULL, LONG_MS, NULL)); /* its connection is there */
+  options.address = d.unix_address;
+  IS(clad_connect(&options, &none), CLAD_ERR_CONNECT);
+  CHECK(clad_error_is_retryable());
+  daemon_kill(&d);
+  OK(clad_append(producer, &record, 1, NULL, &ticket));
+  IS(clad_ticket_wait(ticket, 50, NULL), CLAD_PENDING);
+  daemon_start(&d);
+  OK(clad_ticket_wait(ticket, LONG_MS, NULL));
+  OK(clad_ticket_free(ticket));
+  CHECK(stored(&d, "waits") == 2);
+  finish(producer);
+  daemon_free(&d);
+}
+
+static void what_is_not_allowed_is_refused_for_good(void) {
+  struct daemon d = daemon_new();
+  clad_reader_options reading = CLAD_READER_OPTIONS_INIT;
+  clad_options options = CLAD_OPTIONS_INIT;
+  clad_event event = CLAD_EVENT_INIT;
+  clad_record record = clad_text(CLAD_INFO, "mine");
+  clad_producer *producer, *none;
+  clad_reader *reader;
+  clad_status status;
+  daemon_start(&d);
+  reading.address = d.tcp_address;
+  status = clad_reader_open(&reading, &reader);
+  if (status == CLAD_OK) {
+    status = clad_reader_next(reader, LONG_MS, &event);
+    CHECK(!clad_error_is_retryable());
+    OK(clad_reader_free(reader));
+  }
+  IS(status, CLAD_ERR_REFUSED);
+  options.address = d.tcp_address;
+  options.producer_id = (const uint8_t *)"abcdabcdabcdabcd";
+  options.producer_epoch = 1;
+  options.secret = (const uint8_t *)"mine";
+  options.secret_len = 4;
+  OK(clad_connect(&options, &producer));
+  OK(clad_append_wait(producer, &record, NULL, LONG_MS, NULL));
+  options.producer_epoch = 2;
+  options.secret = (const uint8_t *)"hers";
+  IS(clad_connect(&options, &none), CLAD_ERR_REFUSED);
+  CHECK(none == NULL && !clad_error_is_retryable());
+  finish(producer);
+  CHECK(stored(&d, "mine") == 1 && stored(&d, NULL) == 1);
+  daemon_free(&d);
+}
+
 static const struct test TESTS[] = {
+    {"a_daemon_that_is_replaced_gets_nothing_of_what_the_other_may_have",
+     a_daemon_that_is_replaced_gets_nothing_of_what_the_other_may_have},
+    {"a_socket_that_vanishes_is_waited_for", a_socket_that_vanishes_is_waited_for},
+    {"what_is_not_allowed_is_refused_for_good", what_is_not_allowed_is_refused_for_good},
     {"without_a_daemon_records_wait_and_then_are_dropped_and_counted",
      without_a_daemon_records_wait_and_then_are_dropped_and_counted},
     {"each_rule_for_a_lack_of_room_drops_what_it_says", each_rule_for_a_lack_of_room_drops_what_it_says},

@@ -158,6 +158,13 @@ static inline void daemon_start(struct daemon *d) {
   FAIL("the daemon in %s does not listen; see the file log there", d->dir);
 }
 
+/* Returns when each of its threads has stopped: one that runs may still answer. */
+static inline void daemon_stop(struct daemon *d) {
+  int status;
+  CHECK(kill(d->pid, SIGSTOP) == 0);
+  CHECK(waitpid(d->pid, &status, WUNTRACED) == d->pid && WIFSTOPPED(status));
+}
+
 static inline void daemon_kill(struct daemon *d) {
   if (d->pid > 0) {
     kill(d->pid, SIGKILL);

@@ -6,6 +6,7 @@ are cut and a stack at its end in `test_handler.py`; waits without a daemon, and
 
 import logging
 import math
+import os
 import shutil
 import signal
 import socket
@@ -16,7 +17,7 @@ import pytest
 import clad
 from conftest import free_port, run, until
 
-HANG_SECONDS = 1.0
+HANG_SECONDS = float(os.environ.get("CLAD_HANG_SECONDS", "1"))
 FAST = {"backoff": (0.001, 0.02)}
 
 

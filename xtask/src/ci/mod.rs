@@ -26,7 +26,8 @@ mod user;
 mod wrong;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -237,6 +238,28 @@ fn build(root: &Path, name: &str) -> Result<PathBuf> {
 /// Where cargo builds.
 pub(crate) fn target(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
+}
+
+/// A daemon for as long as `body` runs, in a folder of its own within another; its address is given.
+fn with_daemon<T>(program: &Path, within: &Path, body: impl FnOnce(&str) -> Result<T>) -> Result<T> {
+    let folder = tempfile::tempdir_in(within)?;
+    let mut command = Command::new(program);
+    command.arg("run").current_dir(folder.path()).env_remove("RUNTIME_DIRECTORY").env_remove("STATE_DIRECTORY");
+    for set in ["ingest.tcp.listen=", "ingest.grpc.listen=", "metrics.listen=", "journal.segment_bytes=16MiB"] {
+        command.args(["--set", set]);
+    }
+    command.args(["--set", "access.read_group=", "--set", "journal.power_loss_protected=true"]);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    let socket = folder.path().join("clad-data/clad.sock");
+    let listens = (0..3000).any(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        std::os::unix::net::UnixStream::connect(&socket).is_ok()
+    });
+    let result =
+        if listens { body(&format!("unix://{}", socket.display())) } else { Err(anyhow::anyhow!("no daemon")) };
+    child.kill()?;
+    child.wait()?;
+    result
 }
 
 #[cfg(test)]

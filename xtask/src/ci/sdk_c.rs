@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Run, build, chaos, faults, need, output, target};
+use super::{Run, build, chaos, faults, need, output, target, with_daemon};
 use crate::c_library::{self, SOURCES};
 
 /// Statements of a first durable record at most.
@@ -169,26 +169,8 @@ impl Place {
         Ok(())
     }
 
-    /// A daemon for as long as `body` runs; its address is given.
     fn with_daemon<T>(&self, body: impl FnOnce(&str) -> Result<T>) -> Result<T> {
-        let folder = tempfile::tempdir_in(&self.data)?;
-        let mut command = Command::new(&self.daemon);
-        command.arg("run").current_dir(folder.path()).env_remove("RUNTIME_DIRECTORY").env_remove("STATE_DIRECTORY");
-        for set in ["ingest.tcp.listen=", "ingest.grpc.listen=", "metrics.listen=", "journal.segment_bytes=16MiB"] {
-            command.args(["--set", set]);
-        }
-        command.args(["--set", "access.read_group=", "--set", "journal.power_loss_protected=true"]);
-        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-        let socket = folder.path().join("clad-data/clad.sock");
-        let listens = (0..3000).any(|_| {
-            std::thread::sleep(std::time::Duration::from_millis(10));
-            std::os::unix::net::UnixStream::connect(&socket).is_ok()
-        });
-        let result =
-            if listens { body(&format!("unix://{}", socket.display())) } else { Err(anyhow::anyhow!("no daemon")) };
-        child.kill()?;
-        child.wait()?;
-        result
+        with_daemon(&self.daemon, &self.data, body)
     }
 
     /// In an empty folder, with nothing but what the page says.
