@@ -29,6 +29,13 @@ struct Place {
     data: PathBuf,
 }
 
+/// Those that take seconds there.
+const DAYS_UNDER_VALGRIND: [&str; 3] = [
+    "a_ring_takes_records_and_gives_receipts",
+    "a_producer_that_is_freed_brings_its_records_home",
+    "each_rule_for_a_lack_of_room_drops_what_it_says",
+];
+
 pub(super) fn run(run: &mut Run) -> Result<()> {
     let kills = chaos::kills(run)?;
     need("cc", &["gcc", "libc6-dev"])?;
@@ -63,12 +70,13 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
             run.case(&format!("{program}: {test}"), || place.test(program, &test, &place.prefix).map(drop));
         }
     }
-    for test in place.tests("basics")? {
+    let of_days = DAYS_UNDER_VALGRIND.map(|test| ("days", test.to_owned()));
+    for (program, test) in place.tests("basics")?.into_iter().map(|test| ("basics", test)).chain(of_days) {
         run.case(&format!("valgrind: {test}"), || {
             let mut command = Command::new("valgrind");
             command.args(["--quiet", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite"]);
             command.args(["--show-leak-kinds=definite", "--num-callers=30"]);
-            place.run(command.arg(place.programs.join("basics")).arg(&test), &place.prefix).map(drop)
+            place.run(command.arg(place.programs.join(program)).arg(&test), &place.prefix).map(drop)
         });
     }
     run.case("a first durable record, as the page says it", || place.first_record());
