@@ -94,13 +94,13 @@ static void all_are_stored(clad_producer *producer, clad_ticket **tickets) {
 
 static void a_full_disk_refuses_for_now_and_loses_nothing(void) {
   struct daemon holder, d = on_a_disk(&holder);
-  clad_record first = clad_text(CLAD_INFO, "first");
-  clad_ticket *tickets[BIG_RECORDS];
+  clad_record first = clad_text(CLAD_INFO, "first"), again = clad_text(CLAD_INFO, big_text);
+  clad_ticket *tickets[BIG_RECORDS], *ticket;
   clad_producer *producer;
   struct statvfs free_space;
   char path[400];
   uint64_t taken, found;
-  int fd;
+  int fd, at;
   d.settings[0] = "journal.segment_bytes=1MiB";
   d.settings[1] = "journal.max_record_bytes=64KiB";
   d.settings[2] = "limits.max_append_bytes=256KiB";
@@ -116,10 +116,15 @@ static void a_full_disk_refuses_for_now_and_loses_nothing(void) {
   close(fd);
   append_all(producer, tickets);
   taken = refused(&d);
+  /* Now this one is refused too, and sends it again. */
+  OK(clad_append(producer, &again, 1, NULL, &ticket));
+  for (at = 0; stats_of(producer).resent == 0; at++, sleep_ms(10)) CHECK(at < LONG_MS / 10);
   CHECK(unlink(path) == 0);
+  OK(clad_ticket_wait(ticket, LONG_MS, NULL));
+  OK(clad_ticket_free(ticket));
   all_are_stored(producer, tickets);
   found = stored(&d, big_text);
-  CHECK(found >= BIG_RECORDS && found <= BIG_RECORDS + taken);
+  CHECK(found > BIG_RECORDS && found <= BIG_RECORDS + 1 + taken);
   end(&d, &holder);
 }
 
