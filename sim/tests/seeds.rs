@@ -183,6 +183,14 @@ fn found_write_back_seeds() {
     run_each("found write-back", FOUND_WRITE_BACK.len() as u64, Media::WriteBack, FOUND_WRITE_BACK.into_iter());
 }
 
+/// The same where producers come and go.
+const FOUND_TURNOVER: [u64; 1] = [1795771453140929669];
+
+#[test]
+fn found_turnover_seeds() {
+    run_each("found turnover", FOUND_TURNOVER.len() as u64, Media::Turnover, FOUND_TURNOVER.into_iter());
+}
+
 /// The same with bit rot.
 const FOUND_BIT_ROT: [u64; 16] = [
     881017369,

@@ -13,6 +13,7 @@ use tonic::{Request, Response, Status};
 
 use crate::ingest::rings::Rings;
 use crate::life::services::Services;
+use crate::ops::health::{State, journal_failed};
 use crate::ops::metrics;
 use crate::ops::shares::Shares;
 
@@ -41,7 +42,9 @@ impl AdminService {
         let report = self.services.journal.report();
         let m = s.watermarks;
         let (origin, config) = (self.services.origin.snapshot(), &self.services.config.journal);
-        let crate::ops::health::State { not_ready, degraded } = self.services.health.state();
+        let State { not_ready, degraded } = self.services.health.state();
+        // The journal's event of a failure reaches the state of the daemon a moment after this status has it.
+        let not_ready = not_ready.map(|refused| refused.why).or(s.failure.as_deref().map(journal_failed));
         v1::StatusResponse {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             log_id: s.log_id.to_vec().into(),
@@ -60,7 +63,7 @@ impl AdminService {
             failed: s.failure.is_some(),
             failure: s.failure.unwrap_or_default(),
             ready: not_ready.is_none(),
-            not_ready_reason: not_ready.map(|refused| refused.why).unwrap_or_default(),
+            not_ready_reason: not_ready.unwrap_or_default(),
             disk_free_bytes: s.space.free,
             disk_total_bytes: s.space.total,
             substrate: Some(substrate(&self.services.substrate, config.power_loss_protected)),

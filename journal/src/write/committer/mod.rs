@@ -72,6 +72,15 @@ pub(crate) struct Committer {
     pub(crate) rotate_after: Duration,
 }
 
+/// Result of the attempt to write a batch of tombstones.
+enum TombstoneWrite {
+    Begun(Job),
+    /// The disk must finish other work first; no batch of records begins before that.
+    Waits,
+    /// No tombstone is ripe, or the active segment has no room for them: then a footer stores them.
+    NoPlace,
+}
+
 /// A batch must fit into an empty segment, as the largest append does: behind its end nothing is prepared.
 fn largest_batch(segment_bytes: u64) -> usize {
     usize::try_from(segment_bytes.saturating_sub(SEGMENT_OVERHEAD_BYTES)).unwrap_or(usize::MAX)
@@ -125,13 +134,12 @@ impl Committer {
         if let Some(trigger) = self.rotation_due(now) {
             return if idle { self.begin_rotation(trigger, now) } else { self.sync_or_wait(now, None) };
         }
-        if self.sequencer.tombstones.are_due()
-            && let Some(step) = self.begin_tombstones(now)
-        {
-            return step;
-        }
-        if self.holds_back_for_tombstones() {
-            return self.sync_or_wait(now, None);
+        if self.sequencer.tombstones.are_due() {
+            match self.begin_tombstones(now) {
+                TombstoneWrite::Begun(job) => return Step::Run(job),
+                TombstoneWrite::Waits => return self.sync_or_wait(now, None),
+                TombstoneWrite::NoPlace => {}
+            }
         }
         if let Some(active) = &mut self.segments.active
             && let Some(write) = self.writer.begin_write(active, &self.watermarks, now)
@@ -143,9 +151,9 @@ impl Committer {
             if idle
                 && !self.sequencer.tombstones.is_empty()
                 && self.segments.is_active_empty()
-                && let Some(step) = self.begin_tombstones(now)
+                && let TombstoneWrite::Begun(job) = self.begin_tombstones(now)
             {
-                return step;
+                return Step::Run(job);
             }
             return if idle { self.begin_close(now) } else { Step::Wait(None) };
         }
@@ -204,8 +212,8 @@ impl Committer {
         if self.sequencer.tombstones.are_unwritten() {
             if idle_at > now.boot_ns {
                 by(idle_at);
-            } else if let Some(step) = self.begin_tombstones(now) {
-                return step;
+            } else if let TombstoneWrite::Begun(job) = self.begin_tombstones(now) {
+                return Step::Run(job);
             }
         }
         if let Some(active) = self.segments.active.as_ref().filter(|active| !active.is_empty()) {
@@ -236,33 +244,27 @@ impl Committer {
         self.writer.begin_control(active, Durability::Written, place).map_or(Step::Wait(None), Step::Run)
     }
 
-    /// True if no further write begins, so that due tombstones can be written.
-    fn holds_back_for_tombstones(&self) -> bool {
-        let syncs = self.writer.policy.syncs() || self.sequencer.tombstones.wanted;
-        let unsynced = self.watermarks.written > self.watermarks.durable && syncs;
-        (self.writer.in_flight.writes() > 0 || unsynced) && self.sequencer.tombstones.are_due()
-    }
-
-    /// Writes a batch of tombstones, which also stores the watermarks, with nothing in flight beside it. Writes
-    /// nothing where it has no place: then a footer stores them.
+    /// Writes a batch of tombstones, which also stores the watermarks, with nothing in flight beside it.
     ///
     /// Where it is synced, everything before it is synced first. Otherwise it might be durable behind a batch that is
     /// not, and be cut off with it.
-    fn begin_tombstones(&mut self, now: Moment) -> Option<Step> {
+    fn begin_tombstones(&mut self, now: Moment) -> TombstoneWrite {
         let (watermarks, syncs) = (self.watermarks, self.writer.policy.syncs());
         let (all, synced) = self.sequencer.tombstones.next(self.writer.submitted_end, syncs);
         let stored = batch::LEN + all.len() * tombstone::LEN;
         let room = self.room();
         let fits = room.fits_active(stored as u64, false) && room.check(stored).is_ok();
-        let alone = self.writer.in_flight.writes() == 0 && self.writer.in_flight.control.is_none();
-        if all.is_empty() || !alone || !fits {
-            return None;
+        // Writes go on where none is ripe: it waits for a batch that is not written yet.
+        let Some(active) = self.segments.active.as_mut().filter(|_| fits && !all.is_empty()) else {
+            return TombstoneWrite::NoPlace;
+        };
+        if self.writer.in_flight.writes() > 0 || self.writer.in_flight.control.is_some() {
+            return TombstoneWrite::Waits;
         }
         if synced && watermarks.written > watermarks.durable {
             self.writer.syncs.want(watermarks.written);
-            return None;
+            return TombstoneWrite::Waits;
         }
-        let active = self.segments.active.as_mut()?;
         let batch = Arc::new(Batch {
             epoch: watermarks.epoch,
             first_offset: active.content.end_offset,
@@ -273,13 +275,13 @@ impl Committer {
         });
         let durability = if synced { Durability::Synced } else { Durability::Written };
         let place = |active: &mut Active| active.place(&batch, false, &watermarks, now);
-        let job = self.writer.begin_control(active, durability, place)?;
+        let Some(job) = self.writer.begin_control(active, durability, place) else { return TombstoneWrite::Waits };
         if synced && syncs {
             self.writer.syncs.unsynced = None; // of a commit marker: this write repeats its block and content
         }
         self.sequencer.tombstones.begin(all.len(), synced);
         self.writer.idle_since_ns = now.boot_ns;
-        Some(Step::Run(job))
+        TombstoneWrite::Begun(job)
     }
 
     fn begin_open(&mut self, now: Moment) -> Step {

@@ -1,6 +1,7 @@
 //! A burst behaves as its appends one by one, and has its fixed cost only once.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use proptest::prelude::*;
 use tokio::sync::Semaphore;
@@ -225,6 +226,40 @@ fn a_batch_is_written_into_the_memory_of_one_that_is_gone() {
             assert!(allocations < 20, "{} batches of up to {most} appends asked {allocations} times", 40 * batches);
         }
     }
+}
+
+/// A tombstone is written behind the records that its producer still had waiting. Without a sync interval nothing else
+/// would end a wait for them.
+#[test]
+fn records_are_written_before_the_tombstone_that_waits_for_them() {
+    let dir = crate::io::real_folder();
+    let storage = OsStorage::open(dir.path(), 4096, true).unwrap();
+    let file = storage.create("1", Access::WriteCached).unwrap();
+    let header = SegmentHeader { number: 1, capacity: 1 << 20, ..example() };
+    let mut c = committer(1 << 20);
+    c.writer.policy = Policy::FireAndForget { sync_interval: Duration::ZERO };
+    c.take_active(Ok(Active::new(header, vec![file.clone(), file], 50, None)), NOW);
+    let permits = Arc::new(Semaphore::new(PERMITS));
+    c.sequencer.connect(&FROM.producer, FROM.owner, FROM.producer_epoch, FROM.owner).unwrap();
+    let write = |c: &mut Committer| match c.step(NOW) {
+        Step::Run(Job::Write { id, durability, .. }) => {
+            c.complete(Ok(Done::Write { id, durability }), NOW);
+            durability
+        }
+        _ => panic!("no write: {:?}", c.watermarks()),
+    };
+    together(&mut c, &[item(0, 1, false, b"written, not synced")], &permits);
+    assert_eq!(write(&mut c), Durability::Written);
+    together(&mut c, &[item(1, 1, false, b"waits")], &permits);
+    c.disconnect(&FROM.producer, true);
+    assert!(c.sequencer.is_forgetting(&FROM.producer), "somebody waits for the tombstone");
+    assert_eq!(write(&mut c), Durability::Written, "the record");
+    match c.step(NOW) {
+        Step::Run(Job::Sync { upto: 52, .. }) => c.complete(Ok(Done::Sync { upto: 52 }), NOW),
+        _ => panic!("what is below the tombstone is not synced"),
+    }
+    assert_eq!(write(&mut c), Durability::Synced, "the tombstone");
+    assert!(!c.sequencer.is_forgetting(&FROM.producer));
 }
 
 /// Smaller appends are still accepted, to the end of the active segment. Acceptance is reported again only when a
