@@ -184,7 +184,7 @@ fn found_write_back_seeds() {
 }
 
 /// The same where producers come and go.
-const FOUND_TURNOVER: [u64; 1] = [1795771453140929669];
+const FOUND_TURNOVER: [u64; 3] = [1795771453140929669, 1795789195225261786, 1795789195225262933];
 
 #[test]
 fn found_turnover_seeds() {

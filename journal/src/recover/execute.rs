@@ -489,10 +489,15 @@ fn kept(w: &Work) -> impl Iterator<Item = &Found> {
     w.kept.batches.iter().map(|i| &w.seen.scan.batches[*i])
 }
 
+/// End of the last preserved batch of records in the file.
+fn records_end(w: &Work) -> u64 {
+    kept(w).last().map_or(u64::from(w.header.block_size), |b| align(b.end))
+}
+
 /// End of the preserved data in the file: the last batch of records, or the tombstones that follow it. Records before
 /// a tombstone were durable before it was written, so a reported tombstone is never behind the cut.
 fn kept_end(w: &Work) -> u64 {
-    let records = kept(w).last().map_or(u64::from(w.header.block_size), |b| align(b.end));
+    let records = records_end(w);
     let behind = w.seen.scan.batches[w.seen.scan.batches.partition_point(|b| b.pos < records)..].iter();
     let follows = behind.take_while(|b| !b.is_data()).scan(records, |end, b| {
         let is_contiguous = b.pos == *end || b.pos == end.next_multiple_of(u64::from(w.header.block_size));

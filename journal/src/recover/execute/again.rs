@@ -5,7 +5,7 @@
 
 use std::io;
 
-use super::{PIECE, PlanExecutor, Work, kept, kept_end};
+use super::{PIECE, PlanExecutor, Work, kept, kept_end, records_end};
 use crate::io::{Durability, IoBuf};
 use crate::read::window::Window;
 use crate::recover::plan::Plan;
@@ -20,10 +20,16 @@ impl PlanExecutor<'_> {
         }
         // Below a limit everything was durable before the later segment was sealed, or the later epoch began.
         let is_unproven = |b: &&Found| w.seen.limit.is_none() && b.header.end_offset() > plan.proven_durable;
-        if let Some(first) = kept(w).find(is_unproven) {
-            let unproven = kept(w).filter(|b| b.pos >= first.pos);
+        let first = kept(w).find(is_unproven).map(|first| first.pos);
+        if let Some(first) = first {
+            let unproven = kept(w).filter(|b| b.pos >= first);
             self.report.rewritten_records += unproven.map(|b| u64::from(b.header.count)).sum::<u64>();
-            self.write_again(w, first.pos / block * block, kept_end(w))?;
+        }
+        // No watermark proves tombstones behind the last record: their write may have failed, and the page cache shows
+        // them all the same.
+        let (records, end) = (records_end(w), kept_end(w));
+        if let Some(from) = first.or((end > records).then_some(records)) {
+            self.write_again(w, from / block * block, end)?;
         }
         w.file.sync_all()
     }
@@ -33,7 +39,7 @@ impl PlanExecutor<'_> {
     /// other bytes lie there, which every later scan would report as damage.
     fn write_again(&mut self, w: &Work, from: u64, data_end: u64) -> io::Result<()> {
         let block = u64::from(w.header.block_size);
-        let to = data_end.next_multiple_of(block);
+        let (to, records) = (data_end.next_multiple_of(block), records_end(w));
         let mut window = Window::new(w.file.clone(), w.header.block_size)?;
         for at in (from..to).step_by(PIECE as usize) {
             let end = to.min(at + PIECE);
@@ -42,6 +48,9 @@ impl PlanExecutor<'_> {
             let first = w.kept.batches.partition_point(|i| w.seen.scan.batches[*i].end <= at);
             let mut ours = kept(w).skip(first).take_while(|b| b.pos < end);
             ours.try_for_each(|b| window.was_read(b.pos.max(at), b.end.min(end)))?;
+            if end > records && data_end > records {
+                window.was_read(records.max(at), end.min(data_end))?;
+            }
             // A file that was cut short may end within the last alignment unit.
             let ours = piece.len().min((end.min(data_end) - at) as usize);
             clear_between(&mut piece[..ours], at, &w.seen.scan.batches);
