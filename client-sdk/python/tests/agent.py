@@ -14,13 +14,17 @@ import clad
 BACKOFF_SECONDS = (0.001, 0.02)
 FOREVER_SECONDS = 3600.0
 BUFFERED_BYTES = 16 << 10
-# A rule, and the records of an append, so that some are grouped.
-RULES: "dict[str, tuple[clad.Overload, int]]" = {
-    "drops-newest": (clad.DropNewest(), 1),
-    "drops-oldest": (clad.DropOldest(), 5),
-    "drops-below": (clad.DropBelow(clad.WARN, 0.05), 20),
+PAUSE_SECONDS = 0.005
+# No kill takes a record that has reached one of these.
+SAFE: "list[clad.Level]" = ["written", "durable"]
+# A rule, the records of an append, so that some are grouped, and the levels in turn.
+RULES: "dict[str, tuple[clad.Overload, int, list[clad.Level]]]" = {
+    "drops-newest": (clad.DropNewest(), 1, SAFE),
+    "drops-oldest": (clad.DropOldest(), 5, SAFE),
+    "drops-below": (clad.DropBelow(clad.WARN, 0.05), 20, SAFE),
+    "mixed": (clad.Wait(0.02), 3, ["none", "received", *SAFE]),
 }
-Tickets: TypeAlias = "queue.Queue[tuple[str, clad.Ticket] | None]"
+Tickets: TypeAlias = "queue.Queue[tuple[str, clad.Level, clad.Ticket] | None]"
 _lines = threading.Lock()
 
 
@@ -33,10 +37,13 @@ def wait_for_tickets(tickets: Tickets) -> int:
     """Prints outcomes in the order of the appends, until there is None; gives the number of refusals."""
     refused = 0
     while (item := tickets.get()) is not None:
-        name, ticket = item
+        name, level, ticket = item
         try:
             offset = ticket.wait(FOREVER_SECONDS).offset
-            say("receipt", name, "-" if offset is None else offset)
+            if level in SAFE:
+                say("receipt", name, "-" if offset is None else offset)
+            else:
+                say("sent", name)
         except clad.Error as error:
             refused += not isinstance(error, clad.DroppedError)
             if ":" in name and not error.maybe_written:
@@ -66,7 +73,7 @@ def keeps(address: str, producer_id: str, component: str, epoch: int) -> None:
             )
             break
         except clad.Error:
-            time.sleep(0.005)
+            time.sleep(PAUSE_SECONDS)
     last = producer.last_stored
     number = 0 if last is None else last + 1
     tickets: Tickets = queue.Queue()
@@ -75,10 +82,10 @@ def keeps(address: str, producer_id: str, component: str, epoch: int) -> None:
     ended = end_of_input()
     try:
         while not ended.is_set():
-            level: clad.Level = "durable" if number % 2 else "written"
-            tickets.put((str(number), producer.append(str(number), time=1, level=level)))
+            level = SAFE[number % 2]
+            tickets.put((str(number), level, producer.append(str(number), time=1, level=level)))
             if number % 8 == 7:
-                time.sleep(0.005)
+                time.sleep(PAUSE_SECONDS)
             number += 1
     except clad.Error as error:
         say("error", error)
@@ -87,7 +94,7 @@ def keeps(address: str, producer_id: str, component: str, epoch: int) -> None:
     producer.close(FOREVER_SECONDS)
 
 
-def drops(address: str, component: str, rule: clad.Overload, grouped: int) -> None:
+def drops(address: str, component: str, rule: clad.Overload, grouped: int, levels: "list[clad.Level]") -> None:
     producer = clad.Producer(
         address, component=component, secret=b"chaos", overload=rule, max_buffered_bytes=BUFFERED_BYTES,
         max_append_records=grouped, backoff=BACKOFF_SECONDS,
@@ -104,10 +111,10 @@ def drops(address: str, component: str, rule: clad.Overload, grouped: int) -> No
         while not ended.is_set():
             name = f"{thread}:{number}"
             severity = clad.WARN if number % 2 else clad.INFO
-            level: clad.Level = "durable" if number % 2 else "written"
+            level = levels[number % len(levels)]
             try:
                 ticket = producer.append(f"{thread} {number}", time=1, severity=severity, level=level)
-                tickets.put((name, ticket))
+                tickets.put((name, level, ticket))
             except clad.DroppedError:
                 say("never", name)
             except clad.Error as error:
@@ -127,17 +134,45 @@ def drops(address: str, component: str, rule: clad.Overload, grouped: int) -> No
         try:
             end(timeout=FOREVER_SECONDS)
         except clad.Error as error:
-            say("error", error)
+            # Records of a lower level may be lost with a daemon, which a flush reports.
+            if levels == SAFE or not isinstance(error, clad.LostError):
+                say("error", error)
     # Only now: the last report of drops has its outcome too. A report that failed is among the refused records.
     stats, refusals = producer.stats(), sum(refused)
     logged = stats.submitted - stats.drop_reports - max(0, stats.failed - refusals)
     say("stats", logged, stats.acked - stats.drop_reports, stats.dropped, refusals)
 
 
+def follows(address: str) -> None:
+    """Reads what is durable, over every death."""
+    ended = end_of_input()
+    reader: "clad.Reader | None" = None
+    while reader is None and not ended.is_set():
+        try:
+            reader = clad.Reader(address, follow=True, level="durable")
+        except clad.Error:
+            time.sleep(PAUSE_SECONDS)
+    while reader is not None and not ended.is_set():
+        try:
+            # The wait is short, as the end of stdin wakes no reader.
+            event = reader.next(PAUSE_SECONDS)
+        except clad.WaitTimeout:
+            continue
+        except clad.Error as error:
+            say("error", error)
+            return
+        if not isinstance(event, clad.Record):
+            say("error", event)
+            return
+        say("records", event.offset, 1)
+
+
 def main(words: "list[str]") -> int:
     address, producer_id, component, epoch, mode = words
     if mode == "keeps":
         keeps(address, producer_id, component, int(epoch))
+    elif mode == "follows":
+        follows(address)
     elif mode in RULES:
         drops(address, component, *RULES[mode])
     else:

@@ -13,8 +13,6 @@ use std::time::{Duration, Instant};
 use clad_client::ProducerId;
 use clad_e2e::TEST_TIMEOUT;
 
-/// The exit code of an agent that does not know its mode.
-const EXIT_UNKNOWN: i32 = 2;
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Faults of an agent that are remembered by their texts.
 const FAULTS_MAX: usize = 20;
@@ -27,9 +25,9 @@ pub(crate) type Key = (u64, u64);
 pub(crate) enum Mode {
     Keeps,
     Drops(&'static str),
-    /// Optional: levels that a kill can take, too.
+    /// Levels that a kill can take, too.
     Mixed,
-    /// Optional: reads what is durable.
+    /// Reads what is durable.
     Follows,
 }
 
@@ -41,10 +39,6 @@ impl Mode {
             Self::Mixed => "mixed",
             Self::Follows => "follows",
         }
-    }
-
-    pub(crate) const fn is_optional(self) -> bool {
-        matches!(self, Self::Mixed | Self::Follows)
     }
 }
 
@@ -73,7 +67,6 @@ pub(crate) struct Agent {
     epoch: u32,
     life: Option<Life>,
     said: Arc<Mutex<Said>>,
-    pub(crate) is_left_out: bool,
 }
 
 #[derive(Debug)]
@@ -97,7 +90,6 @@ impl Agent {
             epoch: 0,
             life: None,
             said: Arc::default(),
-            is_left_out: false,
         };
         agent.begin();
         agent
@@ -139,7 +131,6 @@ impl Agent {
 
     /// Closes its stdin, and waits until it has ended well.
     pub(crate) fn finish(&mut self) {
-        let (mut is_unknown, is_optional) = (false, self.mode.is_optional());
         self.end(|life| {
             life.stdin = None;
             let until = Instant::now() + TEST_TIMEOUT;
@@ -153,10 +144,8 @@ impl Agent {
                     }
                 }
             };
-            is_unknown = is_optional && status.code() == Some(EXIT_UNKNOWN);
-            (!status.success() && !is_unknown).then(|| format!("ends with {status}"))
+            (!status.success()).then(|| format!("ends with {status}"))
         });
-        self.is_left_out = is_unknown;
     }
 
     fn end(&mut self, end: impl FnOnce(&mut Life) -> Option<String>) {
@@ -172,9 +161,6 @@ impl Agent {
         let until = Instant::now() + TEST_TIMEOUT;
         while !enough(&self.said()) {
             let has_ended = self.life.as_mut().is_none_or(|life| !matches!(life.process.try_wait(), Ok(None)));
-            if has_ended && self.mode.is_optional() {
-                return; // its end says whether it is left out
-            }
             if has_ended || Instant::now() > until {
                 return self.said().faults.push(format!("never came to {what}"));
             }

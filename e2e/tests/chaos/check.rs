@@ -130,7 +130,7 @@ impl Findings<'_> {
 pub(crate) fn all(agents: &[Agent], log: &Log) -> Verdict {
     let mut verdict = Verdict { faults: log.faults.clone(), ..Verdict::default() };
     let nothing = Logged::default();
-    for agent in agents.iter().filter(|agent| !agent.is_left_out) {
+    for agent in agents {
         let mut findings = Findings { verdict: &mut verdict, agent: &agent.name, texts: 0 };
         let said = agent.said();
         said.faults.iter().for_each(|fault| findings.add(|| fault.clone()));

@@ -75,7 +75,6 @@ pub(crate) struct Report {
     pub(crate) seed: u64,
     pub(crate) deaths: BTreeMap<Death, u64>,
     pub(crate) verdict: Verdict,
-    left_out: Vec<String>,
 }
 
 impl fmt::Display for Report {
@@ -83,8 +82,7 @@ impl fmt::Display for Report {
         let count = |death| self.deaths.get(&death).copied().unwrap_or(0);
         let kinds = Death::ALL.map(|death| format!("{} {}", death.name(), count(death)));
         let kills: u64 = self.deaths.values().sum();
-        write!(f, "seed {}, {kills} kills ({}): {}", self.seed, kinds.join(", "), self.verdict)?;
-        if self.left_out.is_empty() { Ok(()) } else { write!(f, "; without {}", self.left_out.join(", ")) }
+        write!(f, "seed {}, {kills} kills ({}): {}", self.seed, kinds.join(", "), self.verdict)
     }
 }
 
@@ -144,8 +142,7 @@ impl Chaos {
         if daemon.term() != Some(0) {
             verdict.faults.push(format!("the daemon does not end well: {}", daemon.said()));
         }
-        let left_out = logging.iter().filter(|agent| agent.is_left_out).map(|agent| agent.mode.word().to_owned());
-        Report { seed: self.seed, deaths, verdict, left_out: left_out.collect() }
+        Report { seed: self.seed, deaths, verdict }
     }
 
     fn agents(&self, daemon: &Daemon, proxy: &Proxy) -> Vec<Agent> {

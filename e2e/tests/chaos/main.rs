@@ -20,11 +20,10 @@
 //!   Two threads log bodies `THREAD NUMBER`, severity 9 and 13 and both levels in turn, and sleep 40 ms after each 64.
 //!   `receipt THREAD:NUMBER FIRST_OFFSET`; `never THREAD:NUMBER` for what was dropped or refused and is certainly not
 //!   written. Last `stats LOGGED ACKNOWLEDGED DROPPED REFUSED`, the client's own, when the last report of drops is answered.
-//! - `mixed`, optional, is the same at all levels in turn, with a wait of at most 20 ms. A receipt that a kill can take is
+//! - `mixed` is the same at all levels in turn, with a wait of at most 20 ms. A receipt that a kill can take is
 //!   `sent THREAD:NUMBER`.
-//! - `follows`, optional, reads what is durable: `records FIRST_OFFSET COUNT`.
-//!
-//! An agent without an optional mode exits with 2.
+//! - `follows` reads what is durable: `records FIRST_OFFSET COUNT`. Its backoff is the client's default where a
+//!   reader has no such setting.
 
 mod agent;
 mod audit;
