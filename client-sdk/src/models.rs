@@ -1,11 +1,12 @@
 //! A client with a ring, as the models have it: the shipped handles, inbox, ring task and ring handle, and a round of the
-//! task without a connection.
+//! task without a connection. One with a socket: [`socket_client`].
 
 use std::{collections::VecDeque, sync::Arc};
 
 use clad_proto::{AckLevel, LogId, frame::RingId};
 use clad_shm::Producer as Ring;
 
+pub use crate::producer::{SocketTask, socket_client};
 use crate::{
     AppendError, ConnectError, Producer, ProducerBuilder,
     clock::now,

@@ -27,6 +27,8 @@ pub mod permits;
 mod quota;
 #[cfg(feature = "journal")]
 pub mod reactor;
+#[cfg(feature = "journal")]
+pub mod room;
 
 #[cfg(feature = "journal")]
 pub mod publication;

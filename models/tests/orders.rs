@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use clad_models::journal::{self, SCENES};
 use clad_models::orders::{begun, repeats, tried};
-use clad_models::{client, latch, permits, publication, reactor};
+use clad_models::{client, latch, permits, publication, reactor, room};
 
 /// Orders of each model of the whole journal, and so many times more of the small ones.
 const ORDERS: usize = 2_000;
@@ -101,6 +101,9 @@ fn every_order_keeps_what_must_hold() {
     holds("the client's pairs", orders, client::in_pairs);
     holds("the client's flush", orders, client::looked_for);
     holds("the client's groups", orders, client::grouped);
+    holds("the client's room, oldest dropped", orders, room::oldest);
+    holds("the client's room, the less severe dropped", orders, room::below);
+    holds("the client's room, newest dropped", orders, room::newest);
     let wrong: Vec<_> =
         wrong_versions().into_iter().filter(|(_, model, _)| wanted(model)).map(|(wrong, ..)| wrong).collect();
     let missed: Vec<_> = wrong.iter().filter(|wrong| !is_found(wrong)).collect();

@@ -17,6 +17,8 @@ mod builder;
 mod call;
 mod dial;
 mod handle;
+#[cfg(feature = "models")]
+mod model_socket;
 mod options;
 mod overload;
 mod reservation;
@@ -30,6 +32,8 @@ pub use batch::Batch;
 pub use builder::ProducerBuilder;
 pub use call::{Call, Overload};
 pub use handle::Producer;
+#[cfg(feature = "models")]
+pub use model_socket::{SocketTask, socket_client};
 pub use reservation::Reservation;
 #[cfg(any(test, feature = "models"))]
 pub(crate) use shared::Shared;

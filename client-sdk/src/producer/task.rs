@@ -306,7 +306,7 @@ impl Task {
     }
 
     /// Notifies the session of the answers.
-    fn process_answers(&mut self, now: Instant) -> Result<(), ConnectError> {
+    pub(super) fn process_answers(&mut self, now: Instant) -> Result<(), ConnectError> {
         if !self.answers.is_empty() {
             (self.last_answer_at, self.pinged_at) = (now, None);
         }
@@ -396,7 +396,7 @@ impl Task {
     }
 
     /// Notifies the waiters.
-    fn deliver(&mut self) {
+    pub(super) fn deliver(&mut self) {
         let trouble = {
             let mut session = lock(&self.shared.session);
             std::mem::swap(&mut self.outcomes, &mut session.outcomes);
@@ -459,7 +459,7 @@ impl Task {
         Ok(())
     }
 
-    fn finish(mut self, end: &End) {
+    pub(super) fn finish(mut self, end: &End) {
         let late = self.shared.end(end.clone());
         if let Some(mut ring_task) = self.ring_task.take() {
             self.shared.set_ring_handle(None);
