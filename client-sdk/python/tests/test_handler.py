@@ -5,12 +5,14 @@ import logging
 import math
 import os
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
 
 import clad
-from conftest import run, until
+from conftest import DEADLINE_SECONDS, run, until
 
 
 @pytest.fixture
@@ -367,6 +369,17 @@ def test_setup_finds_the_daemon(daemon):
     assert run(SETUP, daemon.server).stderr == ""
     (record,) = daemon.records()
     assert (record.body, record.component) == ("hello", "python")
+
+
+def test_setup_finds_the_hosts_daemon(daemon):
+    # As the host has it: in a mount namespace of its own, as root.
+    mount = 'mount -t tmpfs none /run && mkdir /run/clad && ln -s "$1" /run/clad/clad.sock && exec "$2" -c "$3"'
+    words = ["unshare", "--mount", "sh", "-c", mount, "sh", str(daemon.socket), sys.executable, SETUP]
+    environment = {name: value for name, value in os.environ.items() if name != "CLAD_SERVER"}
+    ran = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=DEADLINE_SECONDS)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    (record,) = daemon.records()
+    assert record.body == "hello"
 
 
 @pytest.mark.parametrize("server", ["", "nonsense"])

@@ -1,6 +1,6 @@
 //! A small web service that logs with `tracing`: a span for each request, fields with their types, a guard at the end.
 //!
-//! `cargo run -p clad-tracing --example service`, then `curl 127.0.0.1:8080/hello`, and `clactl tail`.
+//! `cargo run -p clad-tracing --example service`, maybe with ` -- ADDRESS`, then `curl 127.0.0.1:8080/hello`, and `clactl tail`.
 
 use std::io::{BufRead, BufReader, Result, Write};
 use std::net::{TcpListener, TcpStream};
@@ -13,7 +13,8 @@ const REQUEST_BYTES_MAX: u64 = 8 * 1024;
 fn main() -> Result<()> {
     // Where no clad runs, this warns once and logs to stderr.
     let _guard = clad_tracing::init();
-    serve(&TcpListener::bind("127.0.0.1:8080")?, usize::MAX)
+    let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:8080".to_owned());
+    serve(&TcpListener::bind(address)?, usize::MAX)
 }
 
 /// Answers so many requests.

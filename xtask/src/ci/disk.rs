@@ -62,6 +62,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         &small,
         "full::fails_a_device_and_the_sync_reports_it",
     );
+    case("a disk that hangs costs no call of the client its deadline", &room, "hangs::costs_no_call_its_deadline");
     case("a read-only file system is said so, and ends in 1", &room, "mounts::is_read_only");
     case("a file system that becomes read-only under the daemon", &room, "mounts::becomes_read_only");
     case(

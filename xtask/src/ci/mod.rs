@@ -7,6 +7,7 @@
 mod chaos;
 mod cuts;
 mod disk;
+mod examples;
 mod faults;
 mod hostile;
 mod kill;
@@ -260,6 +261,24 @@ fn with_daemon<T>(program: &Path, within: &Path, body: impl FnOnce(&str) -> Resu
     child.kill()?;
     child.wait()?;
     result
+}
+
+/// Makes a program of a command that runs where a daemon is the host's: its socket is `/run/clad/clad.sock` in a mount
+/// namespace of the program's own, and nothing else names it.
+fn with_hosts_daemon(address: &str, program: &Command) -> Command {
+    const MOUNT: &str =
+        r#"mount -t tmpfs none /run && mkdir /run/clad && ln -s "$1" /run/clad/clad.sock && shift && exec "$@""#;
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", MOUNT, "sh", address.trim_start_matches("unix://")]);
+    command.arg(program.get_program()).args(program.get_args());
+    for (name, value) in program.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    command.env_remove("CLAD_SERVER");
+    command
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 
+use super::examples::{self, with_example};
 use super::{Run, build, chaos, has, need, output, target};
 
 /// Deaths while the agent has the race detector.
@@ -19,6 +20,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     }
     need("cc", &["gcc", "libc6-dev"])?; // the race detector is in C
     need("mkfs.ext4", &["e2fsprogs"])?;
+    need("curl", &["curl"])?;
     let root = run.root.clone();
     let version = output(go(&root, "go").arg("version"))?;
     ensure!(minor(&version) >= Some(GO_MINOR_MIN), "go 1.{GO_MINOR_MIN} or newer is needed, not {}", version.trim());
@@ -54,6 +56,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         ensure!(said.contains("--- PASS: TestACallAllocatesNothing"), "it did not run:\n{said}");
         Ok(())
     });
+    run.case(&examples::name(examples::GO_SERVICE), || service(&root));
     for fault in FAULTS {
         run.case(&format!("a wrong version is caught: {}", fault.wrong), || is_caught(&root, fault));
     }
@@ -68,6 +71,25 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         chaos::chaos(run, name, &command, kills);
     }
     Ok(())
+}
+
+fn service(root: &Path) -> Result<()> {
+    with_example(root, examples::GO_SERVICE, |example| {
+        example.take_free_port(8081)?;
+        let set = go(root, "go");
+        example.shell.envs(set.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        if let Some(folder) = tool("go").parent().filter(|folder| folder.is_absolute()) {
+            example.find_programs_in(folder);
+        }
+        let said = example.run()?;
+        let record = example.record("order taken")?;
+        let answer = format!("order {}, durable", record["offset"]);
+        ensure!(said.lines().any(|line| line == answer), "it does not answer `{answer}`");
+        ensure!(record["attributes"]["item"] == "tea", "{record}");
+        let request = example.record("request")?;
+        ensure!(request["attributes"]["path"] == "/order", "{request}");
+        Ok(())
+    })
 }
 
 /// Packages that are neither the client's nor Go's own.

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use serde_json::Value;
 
+use super::examples::{self, with_example};
 use super::{Run, build, chaos, need, need_what, output, target};
 
 /// A case, its class of tests, and the beginning of the line that sums it up, where there is one.
@@ -33,6 +35,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     need_what("Python.h", &["python3-dev"], || says(HAS_HEADERS))?;
     need("cc", &["gcc", "libc6-dev"])?;
     need("mkfs.ext4", &["e2fsprogs"])?;
+    need("curl", &["curl"])?;
     let python = Python::new(&run.root, daemon)?;
     run.case("the extension is formatted and has no lints", || python.check_extension());
     run.case("a wheel for every Python from 3.10 on", || python.install());
@@ -43,6 +46,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         println!("          {}", sum.trim_matches(['=', ' ']));
         Ok(())
     });
+    run.case(&examples::name(examples::PYTHON_SERVICE), || service(&python.root));
     let agent = format!("{} {}", python.program("python").display(), python.package().join("tests/agent.py").display());
     chaos::chaos_with_rings(run, "Python", &agent, kills);
     for fault in FAULTS {
@@ -188,6 +192,26 @@ impl Python {
         std::fs::remove_dir_all(&folder)?;
         Ok(())
     }
+}
+
+fn service(root: &Path) -> Result<()> {
+    with_example(root, examples::PYTHON_SERVICE, |example| {
+        let environment = example.move_here("/tmp/clad-python")?;
+        example.take_free_port(8000)?;
+        // gunicorn leaves a socket in the user's folder, where it is killed.
+        example.shell.env("XDG_RUNTIME_DIR", environment.parent().context("it has a folder")?);
+        // What `install` has built is used again.
+        example.shell.env("MATURIN_PEP517_ARGS", "--locked --profile dev");
+        let said = example.run()?;
+        let answer = said.lines().find_map(|line| Some(line[line.find("{\"order\"")?..].to_owned()));
+        let answer: Value = serde_json::from_str(&answer.context("no order is answered")?)?;
+        let record = example.record("order taken")?;
+        ensure!(answer["safe"] == "durable" && answer["order"] == record["offset"], "{answer}, but {record}");
+        ensure!(record["attributes"]["item"] == "tea", "{record}");
+        let request = example.record("request")?;
+        ensure!(request["attributes"]["url.path"] == "/order", "{request}");
+        Ok(())
+    })
 }
 
 /// Prints the path of the extension module.

@@ -1,5 +1,5 @@
-// A web service that logs with slog to clad. Each request is a record; an order is answered only when its record is
-// durable.
+// A web service that logs with slog to clad. Each request is a record; an order is answered only when its record is as
+// safe as the log can make it.
 //
 //	go run ./examples/service -listen 127.0.0.1:8080 -server unix:///run/clad/clad.sock
 package main

@@ -64,10 +64,8 @@ pub(super) const ALL: &[Patch] = &[
     Patch {
         name: "CleanPageTakenForDurable",
         file: AGAIN,
-        right: r"        if let Some(first) = kept(w).find(is_unproven) {
-",
-        wrong: r"        if let Some(first) = kept(w).find(is_unproven).filter(|_| !ON!) {
-",
+        right: "kept(w).find(is_unproven).map(|first| first.pos);",
+        wrong: "kept(w).find(is_unproven).map(|first| first.pos).filter(|_| !ON!);",
     },
     Patch {
         name: "ChecksumNotChecked",
