@@ -16,6 +16,7 @@
 //! | [`tool`] | `clactl`, and any other program, run to its end within a bound |
 //! | [`readback`] | everything that a log holds, by the daemon and from the files |
 //! | [`cuts`] | power cuts: a recording device under a real file system |
+//! | [`Frozen`] | a file system whose writes wait |
 //! | [`hold`] | threads of a program that are held, as by a device that does not answer |
 //! | [`manager`] | a service manager: its notifications, and its watchdog |
 //! | [`stall`] | what a wait that takes long says while it lasts |
@@ -27,6 +28,7 @@ pub mod by_hand;
 pub mod cuts;
 pub mod daemon;
 pub mod fd_store;
+mod frozen;
 pub mod grpc;
 pub mod hold;
 pub mod manager;
@@ -47,6 +49,7 @@ pub use binaries::binary;
 pub use clad_sim::Rng;
 pub use daemon::Daemon;
 pub use fd_store::FdStore;
+pub use frozen::Frozen;
 pub use raw::Raw;
 pub use scratch::Scratch;
 pub use setup::{Ended, Setup, needs_word};

@@ -276,6 +276,12 @@ impl Producer {
         &self.shared.options.address
     }
 
+    /// True in a child of `fork`: it is refused whatever it asks, and begins with a producer of its own.
+    #[must_use]
+    pub fn is_forked(&self) -> bool {
+        self.shared.is_forked()
+    }
+
     /// True if appends go to a ring of shared memory now.
     #[must_use]
     pub fn has_ring(&self) -> bool {

@@ -12,6 +12,7 @@ use tracing_subscriber::{
 };
 
 use crate::callsite::is_own;
+use crate::current::Current;
 use crate::local::{Extent, Head, Local, with_local};
 use crate::visit;
 
@@ -34,7 +35,7 @@ const SPAN_TEXT_BYTES_MAX: usize = 4096;
 /// ```
 #[derive(Debug)]
 pub struct Layer {
-    producer: Producer,
+    current: Current,
     call: Call,
     #[cfg(feature = "opentelemetry")]
     dispatch: std::sync::OnceLock<tracing::dispatcher::WeakDispatch>,
@@ -52,8 +53,12 @@ impl Layer {
     /// A layer over a producer. Records have the producer's default level, and its rule for a lack of room.
     #[must_use]
     pub fn new(producer: &Producer) -> Self {
+        Self::of(Current::new(producer))
+    }
+
+    pub(crate) fn of(current: Current) -> Self {
         Self {
-            producer: producer.clone(),
+            current,
             call: Call::new(),
             #[cfg(feature = "opentelemetry")]
             dispatch: std::sync::OnceLock::new(),
@@ -91,7 +96,7 @@ impl Layer {
             has_body,
             ids,
         };
-        local.send(&self.producer, &self.call, head, |writer, value, extent| {
+        local.send(self.current.producer(), &self.call, head, |writer, value, extent| {
             if !matches!(extent, Extent::Bare(_)) {
                 event.record(&mut visit::Attributes { pairs: writer, value, extent, with_message: false });
             }
@@ -171,7 +176,7 @@ where
             return;
         }
         if with_local(|local| self.send(local, event, &context)).is_none() && !is_own(event.metadata().target()) {
-            self.producer.count_dropped(DropReason::Recursive);
+            self.current.producer().count_dropped(DropReason::Recursive);
         }
     }
 }

@@ -32,10 +32,12 @@
 //!
 //! # The end
 //! [`Guard`] flushes when it is dropped, and a panic hook sends what was logged before a panic, with the panic itself.
-//! `std::process::exit` drops no guard: call [`Guard::flush`] before. After `fork`, the child is to call [`init`]-like
-//! code of its own: its parent's layer refuses its records.
+//! `std::process::exit` drops no guard: call [`Guard::flush`] before. A child of `fork` calls [`Guard::begin_again`]: until
+//! then its records are refused.
 
 mod callsite;
+mod current;
+mod error;
 mod guard;
 mod layer;
 mod local;
@@ -48,8 +50,9 @@ mod setup;
 mod text;
 mod visit;
 
+pub use error::SetupError;
 pub use guard::Guard;
 pub use layer::Layer;
 #[cfg(feature = "log")]
 pub use log_bridge::Logger;
-pub use setup::{Setup, SetupError, init};
+pub use setup::{Setup, init};

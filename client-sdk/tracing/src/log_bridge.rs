@@ -8,13 +8,14 @@ use log::kv::{self, VisitSource, VisitValue};
 use tracing_subscriber::filter::Targets;
 
 use crate::callsite::{Place, is_own, severity};
+use crate::current::Current;
 use crate::local::{Extent, Head, with_local};
 use crate::text::{push_value, to_stderr};
 
 /// Hands records of the crate `log` to a producer. Key-value pairs are attributes with their types.
 #[derive(Debug)]
 pub struct Logger {
-    producer: Producer,
+    current: Current,
     call: Call,
     filter: Targets,
     flush: (AckLevel, Duration),
@@ -24,7 +25,11 @@ impl Logger {
     /// A logger over a producer. It takes what `filter` takes; `log::Log::flush` waits for a level, for at most a time.
     #[must_use]
     pub fn new(producer: &Producer, filter: Targets, flush: (AckLevel, Duration)) -> Self {
-        Self { producer: producer.clone(), call: Call::new(), filter, flush }
+        Self::of(Current::new(producer), filter, flush)
+    }
+
+    pub(crate) const fn of(current: Current, filter: Targets, flush: (AckLevel, Duration)) -> Self {
+        Self { current, call: Call::new(), filter, flush }
     }
 
     /// Other settings than the producer's.
@@ -64,7 +69,7 @@ impl log::Log for Logger {
         let logged = with_local(|local| {
             local.body.clear();
             push_value(&mut local.body, *record.args());
-            local.send(&self.producer, &self.call, head, |pairs, value, extent| {
+            local.send(self.current.producer(), &self.call, head, |pairs, value, extent| {
                 if !matches!(extent, Extent::Bare(_)) {
                     // No visit here ends with an error.
                     let _ = record.key_values().visit(&mut Pairs { pairs, value, extent });
@@ -73,14 +78,14 @@ impl log::Log for Logger {
             });
         });
         if logged.is_none() {
-            self.producer.count_dropped(DropReason::Recursive);
+            self.current.producer().count_dropped(DropReason::Recursive);
         }
     }
 
     fn flush(&self) {
         let (level, timeout) = self.flush;
         // Nobody is there to hear of an error; the next flush reports what had none.
-        let _ = blocking::flush(&self.producer, level, timeout);
+        let _ = blocking::flush(self.current.producer(), level, timeout);
     }
 }
 

@@ -6,18 +6,19 @@ use std::time::Duration;
 use clad_client::{AckLevel, Call, Producer, blocking};
 
 use crate::callsite::{Place, severity};
+use crate::current::Current;
 use crate::local::{Head, with_local};
 use crate::text::push_value;
 
 /// Installs the hook before the one that there is. In the thread that panics it waits for the log for at most
 /// `timeout`.
-pub(crate) fn install(producer: Producer, level: AckLevel, timeout: Duration) {
+pub(crate) fn install(current: Current, level: AckLevel, timeout: Duration) {
     let before = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
         // The producer's own thread cannot wait for itself; a panic inside a record is in that record's text.
-        if !blocking::is_worker_thread() && log(&producer, info) {
+        if !blocking::is_worker_thread() && log(current.producer(), info) {
             // The panic itself goes on whatever comes of it, and stderr has it.
-            let _ = blocking::flush(&producer, level, timeout);
+            let _ = blocking::flush(current.producer(), level, timeout);
         }
         before(info);
     }));

@@ -3,18 +3,15 @@
 use std::path::Path;
 use std::time::Duration;
 
-use clad_client::{AckLevel, Address, ConnectError, Overload, ParseAddressError, Producer, ProducerBuilder, blocking};
+use clad_client::{AckLevel, Address, Overload, Producer, ProducerBuilder, blocking};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::{filter::Targets, layer::SubscriberExt};
 
-use crate::{Guard, Layer, panic_hook, text::warn};
+use crate::error::{SERVER_VARIABLE, SOCKET, SetupError};
+use crate::{Guard, Layer, current::Current, guard::Live, panic_hook, text::warn};
 
-/// Names the daemon.
-const SERVER_VARIABLE: &str = "CLAD_SERVER";
 /// Filters records, as `info` or `warn,billing=debug`.
 const FILTER_VARIABLE: &str = "RUST_LOG";
-/// Socket of the host's daemon. (None of the current folder: whoever can write there would get the records.)
-const SOCKET: &str = "/run/clad/clad.sock";
 /// The longest wait of a panic for the log.
 const PANIC_FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 /// Records that are grouped while the producer is busy.
@@ -36,21 +33,6 @@ pub struct Setup {
     max_buffered_bytes: Option<usize>,
     flush_timeout: Duration,
     filter: Option<Targets>,
-}
-
-/// Why there is no log.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SetupError {
-    /// Nobody names a daemon, and none is where they are.
-    #[error("no clad: {SERVER_VARIABLE} is not set, and {SOCKET} is not there")]
-    NoServer,
-    /// `CLAD_SERVER` is no address.
-    #[error("{SERVER_VARIABLE}: {0}")]
-    Address(#[from] ParseAddressError),
-    /// There is no producer.
-    #[error(transparent)]
-    Producer(#[from] ConnectError),
 }
 
 impl Default for Setup {
@@ -134,7 +116,7 @@ impl Setup {
                 warn(format_args!("{error}; logging to stderr"));
                 let stderr = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(std::io::stderr);
                 let is_first = tracing::subscriber::set_global_default(registry.with(stderr)).is_ok();
-                (Guard::new(None, level, timeout), is_first)
+                (Guard::none(level, timeout), is_first)
             }
         };
         if !is_first {
@@ -150,10 +132,17 @@ impl Setup {
     /// # Errors
     /// Nobody names a daemon, or what names one is no address.
     pub fn layer(self) -> Result<(Layer, Guard), SetupError> {
-        let producer = blocking::Producer::start(self.builder()?)?;
-        panic_hook::install(Producer::clone(&producer), self.level, self.flush_timeout.min(PANIC_FLUSH_TIMEOUT));
-        let layer = Layer::new(&producer);
-        Ok((layer, Guard::new(Some(producer), self.level, self.flush_timeout)))
+        let producer = self.start()?;
+        let current = Current::new(&producer);
+        panic_hook::install(current.clone(), self.level, self.flush_timeout.min(PANIC_FLUSH_TIMEOUT));
+        let (level, timeout) = (self.level, self.flush_timeout);
+        let start = Box::new(move || self.start());
+        Ok((Layer::of(current.clone()), Guard::new(Live { producer, current, start }, level, timeout)))
+    }
+
+    /// A producer with these settings.
+    pub(crate) fn start(&self) -> Result<blocking::Producer, SetupError> {
+        Ok(blocking::Producer::start(self.builder()?)?)
     }
 
     fn builder(&self) -> Result<ProducerBuilder, SetupError> {
@@ -194,8 +183,8 @@ fn program() -> String {
 
 #[cfg(feature = "log")]
 fn set_logger(guard: &Guard, filter: Targets, limit: Option<LevelFilter>, flush: (AckLevel, Duration)) {
-    let logger: Box<dyn log::Log> = match guard.producer() {
-        Some(producer) => Box::new(crate::Logger::new(producer, filter, flush)),
+    let logger: Box<dyn log::Log> = match guard.current() {
+        Some(current) => Box::new(crate::Logger::of(current.clone(), filter, flush)),
         None => Box::new(crate::log_bridge::Stderr(filter)),
     };
     let max = match limit.and_then(LevelFilter::into_level) {

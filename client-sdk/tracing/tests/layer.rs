@@ -4,9 +4,10 @@ mod support;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use clad_client::{Address, AnyValue, Call, Overload, Producer, ProducerBuilder, Record, Stats, blocking};
+use clad_client::{AckLevel, Address, AnyValue, Call, Overload, Producer, ProducerBuilder, Record, Stats, blocking};
 use clad_tracing::{Layer, Setup};
 use support::*;
 use tracing::{Subscriber, debug, error, info, info_span, trace, warn};
@@ -262,7 +263,7 @@ fn what_is_stored_and_what_is_dropped_is_all_that_64_threads_log() {
         });
         drop(subscriber);
         // What was dropped without a ticket is reported by the first flush.
-        let _ = producer.flush(clad_client::AckLevel::Written, SOON);
+        let _ = producer.flush(AckLevel::Written, SOON);
         let stats = close(producer);
         let records = daemon.records();
         assert_eq!(stats.submitted - stats.drop_reports, (THREADS * EACH) as u64, "{overload:?}");
@@ -316,6 +317,54 @@ fn nothing_hangs_without_an_answer() {
     }
 }
 
+/// What is written and not yet on the disk is enough for who asked for `written`, and for nobody else.
+#[test]
+fn guard_and_panic_hook_wait_for_the_level_that_was_asked_for() {
+    for level in [AckLevel::Written, AckLevel::Durable] {
+        let daemon = Daemon::new();
+        daemon.sync(false);
+        let setup = |timeout| Setup::new().server(daemon.address.clone()).level(level).flush_timeout(timeout);
+        let timeout = if level == AckLevel::Durable { Duration::from_millis(100) } else { SOON };
+        let (layer, guard) = setup(timeout).layer().expect("started");
+        tracing::subscriber::with_default(registry().with(layer), || info!("guarded"));
+        match level {
+            AckLevel::Durable => drop(guard.flush().expect_err("it is not durable")),
+            _ => guard.flush().expect("it is written"),
+        }
+        daemon.sync(true);
+        guard.producer().expect("a producer").flush(level, SOON).expect("it is durable");
+        drop(guard);
+
+        daemon.sync(false);
+        let (layer, guard) = setup(SOON).layer().expect("started");
+        let is_synced = AtomicBool::new(false);
+        let has_panic = || daemon.records().iter().any(|record| body(record).contains("panicked: at"));
+        std::thread::scope(|scope| {
+            if level == AckLevel::Durable {
+                scope.spawn(|| {
+                    while !has_panic() {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    // A hook that does not wait has time to be the first.
+                    std::thread::sleep(Duration::from_millis(50));
+                    is_synced.store(true, Ordering::Release);
+                    daemon.sync(true);
+                });
+            }
+            let panics = || {
+                tracing::subscriber::with_default(registry().with(layer), || info!("before the panic"));
+                panic!("at {level:?}");
+            };
+            assert!(scope.spawn(panics).join().is_err());
+            assert_eq!(is_synced.load(Ordering::Acquire), level == AckLevel::Durable, "it waits for {level:?}");
+        });
+        assert!(has_panic());
+        drop(guard);
+        let bodies: Vec<_> = daemon.records().iter().map(|record| body(record).to_owned()).collect();
+        assert!(bodies.contains(&"before the panic".to_owned()), "{bodies:?}");
+    }
+}
+
 #[test]
 fn a_call_of_the_layer_can_differ_from_the_producer() {
     let daemon = Daemon::silent();
@@ -324,7 +373,7 @@ fn a_call_of_the_layer_can_differ_from_the_producer() {
     let layer = Layer::new(&producer).with_call(Call::new().on_overload(Overload::DropOldest));
     tracing::subscriber::with_default(registry().with(layer), || (0..100).for_each(|number| info!(number, "x")));
     daemon.serve(true);
-    let _ = producer.flush(clad_client::AckLevel::Written, SOON);
+    let _ = producer.flush(AckLevel::Written, SOON);
     let stats = close(producer);
     let numbers: Vec<_> = daemon.records().iter().map(|record| int(record, "number")).collect();
     assert_eq!(numbers, Vec::from_iter(stats.dropped as i64..100), "the newest are there");

@@ -37,6 +37,7 @@ fn program() {
             info!("in a span");
             drop(guard);
         }
+        "forks" => forks(guard),
         "twice" => {
             let second = clad_tracing::init();
             info!("still from tracing");
@@ -44,6 +45,29 @@ fn program() {
         }
         other => panic!("{other}"),
     }
+}
+
+/// The child has the one thread that forked, and so no end of a test: it exits.
+#[expect(clippy::disallowed_methods, reason = "its guard is dropped before")]
+fn forks(mut guard: clad_tracing::Guard) {
+    guard.begin_again().expect("nothing to do in the process that began");
+    guard.flush().expect("all of the parent is stored");
+    nix::unistd::daemon(true, true).expect("forked");
+    nix::unistd::alarm::set(60);
+    info!("refused in the child");
+    guard.begin_again().expect("a producer of the child's own");
+    guard.begin_again().expect("nothing more to do");
+    info!("of the child");
+    log_from_log();
+    let panicked = std::panic::catch_unwind(|| panic!("a child's"));
+    assert!(panicked.is_err());
+    guard.flush().expect("all of the child is stored");
+    nix::unistd::daemon(true, true).expect("forked again");
+    nix::unistd::alarm::set(60);
+    guard.begin_again().expect("a producer of the grandchild's own");
+    info!("of the grandchild");
+    drop(guard);
+    std::process::exit(0);
 }
 
 /// Logs while it is formatted.
@@ -116,6 +140,21 @@ fn what_is_logged_inside_is_dropped_and_reported() {
     let records = daemon.records();
     let outside = records.iter().find(|record| body(record) == "outside").expect("it is there");
     assert_eq!((text(outside, "logs"), daemon.reported_drops()), ("done", 2));
+}
+
+#[test]
+fn a_child_of_fork_begins_again() {
+    let daemon = Daemon::new();
+    let output = run("forks", Some(&daemon.address.to_string()));
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(
+        bodies(&daemon),
+        ["from tracing", "of the child", "thread 'program' panicked: a child's", "of the grandchild"],
+        "{output:?}"
+    );
+    let from_log = daemon.records().iter().filter(|record| body(record) == "from log").count();
+    assert_eq!(from_log, if cfg!(feature = "log") { 2 } else { 0 }, "of the parent and of the child");
+    assert_eq!(daemon.producers(), 3, "each has its own");
 }
 
 #[test]

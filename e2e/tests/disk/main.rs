@@ -7,6 +7,7 @@ mod dead_writes;
 mod flushes;
 mod full;
 mod full_start;
+mod hangs;
 mod mounts;
 mod ranges;
 mod slow_flush;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use clad_e2e::cuts::{Device, Recorder};
 use clad_e2e::tool::clactl;
-use clad_e2e::{Daemon, Raw, Scratch, Setup, TEST_TIMEOUT, web};
+use clad_e2e::{Daemon, Frozen, Raw, Scratch, Setup, TEST_TIMEOUT, web};
 use clad_proto::AckLevel;
 use clad_proto::frame::Frame;
 
@@ -27,27 +27,6 @@ const SMALL: [(&str, &str); 3] =
 
 fn small() -> Setup {
     SMALL.into_iter().fold(Setup::new(), |setup, (key, value)| setup.set(key, value))
-}
-
-/// A file system that is frozen, as a snapshot or a backup does it: every write to it waits. Thawed when dropped.
-struct Frozen;
-
-impl Frozen {
-    fn new() -> Self {
-        fsfreeze("--freeze");
-        Self
-    }
-}
-
-impl Drop for Frozen {
-    fn drop(&mut self) {
-        fsfreeze("--unfreeze");
-    }
-}
-
-fn fsfreeze(flag: &str) {
-    let done = Command::new("fsfreeze").arg(flag).arg(mount_point()).output().expect("fsfreeze runs");
-    assert!(done.status.success(), "{done:?}");
 }
 
 #[test]
@@ -71,13 +50,13 @@ fn a_disk_that_hangs_and_one_that_is_slow() {
         // However this ends, the other thread must end too, or the scope never does.
         let _over = Over(&over);
         {
-            let _frozen = Frozen::new();
+            let _frozen = Frozen::new(&mount_point());
             prometheus.wait_firing(&["CladDurableLag"]);
         }
         prometheus.wait_over(&["CladDurableLag"]);
         let mut slow = 0;
         prometheus.wait("CladSyncSlow firing", || {
-            let frozen = Frozen::new();
+            let frozen = Frozen::new(&mount_point());
             thread::sleep(Duration::from_millis(1200));
             drop(frozen);
             slow += 1;

@@ -28,6 +28,8 @@ pub(crate) struct Daemon {
     log: Arc<Mutex<Log>>,
     /// False: no connection is served.
     serves: watch::Sender<bool>,
+    /// False: what is stored is `written`, and not `durable`.
+    syncs: watch::Sender<bool>,
     _runtime: tokio::runtime::Runtime,
 }
 
@@ -44,9 +46,9 @@ impl Daemon {
         let runtime = runtime.expect("a runtime");
         let fake = runtime.block_on(async { frames::Fake::new() });
         let (address, log) = (fake.address.clone(), Arc::<Mutex<Log>>::default());
-        let (serves, served) = watch::channel(false);
-        runtime.spawn(run(fake, log.clone(), served));
-        Self { address, log, serves, _runtime: runtime }
+        let ((serves, served), (syncs, synced)) = (watch::channel(false), watch::channel(true));
+        runtime.spawn(run(fake, log.clone(), served, synced));
+        Self { address, log, serves, syncs, _runtime: runtime }
     }
 
     /// Serves connections; or cuts them off, and takes none.
@@ -54,8 +56,18 @@ impl Daemon {
         self.serves.send_replace(serves);
     }
 
+    /// Makes what is stored durable; or nothing of it from now on.
+    pub(crate) fn sync(&self, syncs: bool) {
+        self.syncs.send_replace(syncs);
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.log.lock().expect("sound").records.len()
+    }
+
+    /// Number of producers that appended.
+    pub(crate) fn producers(&self) -> usize {
+        self.log.lock().expect("sound").expected.len()
     }
 
     /// Everything that was stored; without reports of drops.
@@ -72,7 +84,12 @@ impl Daemon {
     }
 }
 
-async fn run(fake: frames::Fake, log: Arc<Mutex<Log>>, mut served: watch::Receiver<bool>) {
+async fn run(
+    fake: frames::Fake,
+    log: Arc<Mutex<Log>>,
+    mut served: watch::Receiver<bool>,
+    synced: watch::Receiver<bool>,
+) {
     loop {
         if served.wait_for(|served| *served).await.is_err() {
             return;
@@ -80,10 +97,10 @@ async fn run(fake: frames::Fake, log: Arc<Mutex<Log>>, mut served: watch::Receiv
         let mut cut = served.clone();
         tokio::select! {
             peer = fake.meet() => {
-                let log = log.clone();
+                let (log, synced) = (log.clone(), synced.clone());
                 tokio::spawn(async move {
                     tokio::select! {
-                        () = serve(peer, &log) => {}
+                        () = serve(peer, &log, synced) => {}
                         _ = cut.wait_for(|served| !*served) => {}
                     }
                 });
@@ -93,7 +110,7 @@ async fn run(fake: frames::Fake, log: Arc<Mutex<Log>>, mut served: watch::Receiv
     }
 }
 
-async fn serve(mut peer: frames::Peer, log: &Mutex<Log>) {
+async fn serve(mut peer: frames::Peer, log: &Mutex<Log>, mut synced: watch::Receiver<bool>) {
     let id = peer.hello.producer_id;
     let mut welcome = frames::welcome(&peer.hello);
     {
@@ -107,13 +124,25 @@ async fn serve(mut peer: frames::Peer, log: &Mutex<Log>) {
         });
     }
     peer.send(Frame::Welcome(welcome)).await;
-    while let Some(frame) = peer.try_next().await {
+    loop {
+        let frame = tokio::select! {
+            frame = peer.try_next() => frame,
+            changed = synced.changed() => {
+                let end = log.lock().expect("sound").records.len() as u64;
+                if changed.is_ok() && *synced.borrow() {
+                    peer.durable(end).await;
+                }
+                continue;
+            }
+        };
+        let Some(frame) = frame else { return };
         match frame {
             Frame::Append(append) => {
                 let (offset, end) = log.lock().expect("sound").store(id, &append);
                 if append.head.level > AckLevel::None {
                     peer.accepted(&append, offset, 1).await;
-                    peer.durable(end).await;
+                    let level = if *synced.borrow() { AckLevel::Durable } else { AckLevel::Written };
+                    peer.watermark(0, level, end, 1, 0).await;
                 }
             }
             Frame::Flush(flush) => {
