@@ -15,7 +15,7 @@ use clad_journal::format::checksum::{Seed, plain};
 use clad_journal::format::chunk::ChunkHeader;
 use clad_journal::format::footer::{Before, Damage, Footer, IndexEntry, ProducerEntry, StoredRange};
 use clad_journal::format::meta::{EpochStart, Meta, Proof};
-use clad_journal::format::segment::SegmentHeader;
+use clad_journal::format::segment::{Features, SegmentHeader, VERSION};
 use clad_journal::format::{align, segment_name};
 use clad_journal::{Append, Journal, JournalConfig, Level};
 
@@ -35,6 +35,8 @@ const FIRST: [u8; 16] = [0xb2; 16];
 const SECOND: [u8; 16] = [0xc3; 16];
 /// Peer metadata, as in docs/PROTOCOL.md: Unix socket, pid 4711 since tick 123456, user and group 1000.
 const PEER_META: [u8; 15] = [1, 2, 2, 0xe7, 0x24, 3, 0xc0, 0xc4, 7, 4, 0xe8, 7, 5, 0xe8, 7];
+/// TCP from 127.0.0.1:40312.
+const NETWORK_PEER_META: [u8; 10] = [1, 1, 32, 6, 127, 0, 0, 1, 0x9d, 0x78];
 /// The payload of the worked example in docs/PROTOCOL.md: the string `hello` and the bytes ff 00 of `bench`.
 const HELLO: &str = "1a 00 00 00 01 14 0c 73 65 72 76 69 63 65 2e 6e 61 6d 65 02 05 62 65 6e 63 68 \
     25 00 00 00 09 02 00 00 00 00 2a 36 fe 9c 97 17 00 00 00 00 00 00 00 00 00 00 00 00 05 00 00 00 68 65 6c 6c 6f \
@@ -93,10 +95,13 @@ struct Making {
 
 impl Making {
     fn new(number: u64, salt: u64) -> Self {
+        Self::of_version(VERSION, number, salt)
+    }
+
+    fn of_version(version: u16, number: u64, salt: u64) -> Self {
         let header = SegmentHeader {
-            compatible: 0,
-            read_only_compatible: 0,
-            incompatible: 0,
+            version,
+            features: Features::default(),
             log_id: LOG_ID,
             number,
             epoch: EPOCH,
@@ -257,9 +262,9 @@ fn sealed() -> Vec<u8> {
     m.seal(&footer)
 }
 
-/// One batch, and a commit marker for it.
+/// One batch, and a commit marker for it, in a segment of format version 1.
 fn idle() -> Vec<u8> {
-    let mut m = Making::new(8, 0xfeed_beef);
+    let mut m = Making::of_version(1, 8, 0xfeed_beef);
     first_batch(&mut m);
     m.batch(1002, 0, (1002, 1002), KIND_COMMIT_MARKER, &[]);
     m.unsealed()
@@ -278,10 +283,12 @@ fn torn() -> Vec<u8> {
     m.unsealed()
 }
 
-/// What recovery in the process makes: it repeats the log from 1002 on, where segment 8 failed; 1003 and 1004 are lost.
+/// What recovery in the process makes, of a network peer's record: it repeats the log from 1002 on, where segment 8 failed; 1003 and 1004 are lost.
 fn superseding() -> Vec<u8> {
     let mut m = Making::new(9, 0x5eed);
-    m.batch(1002, 1, (1002, 1002), KIND_DATA, &one(FIRST, 44, "kept"));
+    let mut body = Vec::new();
+    chunk(&mut body, FIRST, 44, 1, &NETWORK_PEER_META, &plain_record("kept"));
+    m.batch(1002, 1, (1002, 1002), KIND_DATA, &body);
     let mut footer = m.footer((1002, 1005), plain_record("kept").len() as u64, 8);
     footer.damage = vec![Damage { from: 1003, to: 1005 }];
     footer.supersedes_from = Some(1002);
@@ -448,6 +455,7 @@ fn a_reader_made_from_the_document_returns_what_may_be_believed() {
     );
 
     let s = reader::segment(&file("superseding.clog")).unwrap();
+    assert_eq!(s.batches[0].chunks[0].peer_meta, NETWORK_PEER_META, "the address of a network peer");
     let f = s.footer.expect("it is sealed");
     assert_eq!((f.supersedes_from, f.offsets, f.damage), (Some(1002), (1002, 1005), vec![(1003, 1005)]));
 }
@@ -455,8 +463,8 @@ fn a_reader_made_from_the_document_returns_what_may_be_believed() {
 #[test]
 fn what_is_newer_is_refused_and_what_is_unknown_is_skipped() {
     let mut bytes = file("sealed.clog");
-    bytes[8] = 2;
-    assert_eq!(reader::segment(&bytes).unwrap_err(), "version 2");
+    bytes[8] = 3;
+    assert_eq!(reader::segment(&bytes).unwrap_err(), "version 3");
     let mut m = Making::new(8, 1);
     first_batch(&mut m);
     m.batch(1002, 0, (1002, 1002), 77, &[1, 2, 3]);
@@ -464,7 +472,7 @@ fn what_is_newer_is_refused_and_what_is_unknown_is_skipped() {
     assert_eq!((s.batches[1].kind, s.bad.len()), (77, 0));
     assert_eq!(reader::believe(&s, reader::Around { start: 1000, ..reader::Around::default() }).0, [0]);
     let mut m = Making::new(8, 1);
-    m.header.incompatible = 4;
+    m.header.features.incompatible = 4;
     assert!(reader::segment(&m.header.encode()).unwrap_err().contains("features"));
 }
 

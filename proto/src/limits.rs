@@ -7,7 +7,7 @@
 /// Lowest version of the framed protocol that this crate speaks.
 pub const MIN_VERSION: u16 = 1;
 /// Highest version of the framed protocol that this crate speaks.
-pub const MAX_VERSION: u16 = 1;
+pub const MAX_VERSION: u16 = 2;
 
 /// Length of the fixed header in front of every record.
 pub const RECORD_HEADER_BYTES: usize = 32;
@@ -48,8 +48,14 @@ pub const MAX_CONTROL_BODY_BYTES: u32 = 4096;
 pub const APPEND_HEADER_BYTES: usize = 24;
 /// Length of the fixed part of a RECORDS body, without the peer metadata and without its checksum.
 pub const RECORDS_FIXED_BYTES: usize = 68;
-/// The longest encoded peer metadata.
-pub const MAX_PEER_META_BYTES: usize = 256;
+/// The longest encoded peer metadata: [`MAX_OWN_PEER_META_BYTES`], [`MAX_HOPS_BYTES`] and [`MAX_ORIGIN_BYTES`].
+pub const MAX_PEER_META_BYTES: usize = 1024;
+/// The longest peer metadata that a daemon makes of its own peer; also the longest of protocol version 1.
+pub const MAX_OWN_PEER_META_BYTES: usize = 256;
+/// The longest path of the logs that an append came through, with its tag and length.
+pub const MAX_HOPS_BYTES: usize = 128;
+/// The longest origin of an append, as the first daemon saw it, with its tag and length.
+pub const MAX_ORIGIN_BYTES: usize = 640;
 /// The most that a frame of any type adds around a payload, its frame header not counted.
 pub const MAX_PAYLOAD_OVERHEAD_BYTES: usize = RECORDS_FIXED_BYTES + MAX_PEER_META_BYTES + BODY_CRC_BYTES;
 
@@ -99,3 +105,4 @@ const _: () = assert!(
         <= MAX_CONTROL_BODY_BYTES as usize
 );
 const _: () = assert!(MAX_PEER_META_BYTES <= u16::MAX as usize);
+const _: () = assert!(MAX_OWN_PEER_META_BYTES + MAX_HOPS_BYTES + MAX_ORIGIN_BYTES == MAX_PEER_META_BYTES);

@@ -218,15 +218,23 @@ proptest! {
         pid_start: Option<u64>,
         uid: Option<u32>,
         gid: Option<u32>,
-        unknown in proptest::collection::btree_map(6u8.., any::<u64>(), 0..4),
+        unknown in proptest::collection::btree_map(6u8..32, any::<u64>(), 0..4),
+        address: Option<std::net::SocketAddrV4>,
+        unknown_bytes in proptest::collection::btree_map(33u8.., proptest::collection::vec(any::<u8>(), 0..130), 0..4),
     ) {
         let transport = transport.map(Transport::from_code);
-        let peer_meta = PeerMeta { transport, pid, pid_start, uid, gid, unknown: unknown.into_iter().collect() };
-        prop_assert_eq!(PeerMeta::decode(&peer_meta.to_bytes()), Ok(peer_meta));
+        let unknown: Vec<_> = unknown.into_iter().collect();
+        let numbers_alone = PeerMeta { transport, pid, pid_start, uid, gid, unknown, ..PeerMeta::default() };
+        let address = address.map(std::net::SocketAddr::V4);
+        let unknown_bytes = unknown_bytes.into_iter().collect();
+        let peer_meta = PeerMeta { address, unknown_bytes, ..numbers_alone.clone() };
+        let bytes = peer_meta.to_bytes();
+        prop_assert_eq!(numbers(&bytes), &numbers_alone.to_bytes()[..], "what a peer of version 1 gets");
+        prop_assert_eq!(PeerMeta::decode(&bytes), Ok(peer_meta));
     }
 
     #[test]
-    fn decoded_peer_meta_has_one_encoding(bytes in proptest::collection::vec(0u8..12, 0..20)) {
+    fn decoded_peer_meta_has_one_encoding(bytes in proptest::collection::vec(prop_oneof![0u8..12, 30u8..40], 0..20)) {
         if let Ok(peer_meta) = PeerMeta::decode(&bytes) {
             prop_assert_eq!(peer_meta.to_bytes(), bytes);
         }

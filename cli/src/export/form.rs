@@ -19,8 +19,8 @@ use crate::read::piece::{Gap, Piece};
 
 /// The first bytes of a raw export.
 pub(super) const MAGIC: [u8; 8] = *b"CLADRAW\0";
-/// The version of its form.
-const VERSION: u32 = 1;
+/// The version of its form: that of the protocol whose frames it has.
+const VERSION: u32 = 2;
 /// Bytes before the first frame.
 const HEAD_BYTES: usize = 32;
 /// Gives records their form.

@@ -98,6 +98,9 @@ fn peer_meta(out: &mut String, peer_meta: &PeerMeta) {
     if let Some(transport) = peer_meta.transport {
         object.string("transport", transport.name());
     }
+    if let Some(address) = peer_meta.address {
+        object.string("address", &address.to_string());
+    }
     let numbers = [
         ("uid", peer_meta.uid.map(u64::from)),
         ("gid", peer_meta.gid.map(u64::from)),

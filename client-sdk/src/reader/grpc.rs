@@ -137,7 +137,8 @@ fn chunk(records: &v1::Records) -> Result<Chunk, ReadError> {
         pid_start: peer_meta.pid_start,
         uid: peer_meta.uid,
         gid: peer_meta.gid,
-        unknown: Vec::new(),
+        address: peer_meta.address.as_ref().and_then(|address| address.parse().ok()),
+        ..PeerMeta::default()
     });
     let head = RecordsHead {
         epoch: records.epoch,

@@ -179,7 +179,7 @@ pub(crate) async fn tcp(
         let service = live_settings.service();
         reactor.spawn(async move {
             let _counted = metrics::Connection::open(metrics::Transport::Tcp);
-            let peer = Peer::network(Transport::Tcp, address.to_string(), owner, may_read);
+            let peer = Peer::network(Transport::Tcp, Some(address), owner, may_read);
             serve(service, peer, slot.slot_state().clone(), rd, wr).await;
             drop(slot);
         });

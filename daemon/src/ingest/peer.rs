@@ -1,8 +1,9 @@
 //! Identity of a peer, as the kernel reports it: never as the peer says.
 //!
-//! Invariants: peer metadata comes from `SO_PEERCRED` and `/proc`. The owner of a producer id is the uid on a Unix
+//! Invariants: peer metadata comes from `SO_PEERCRED` and `/proc`, and the address of a network peer from its socket. The owner of a producer id is the uid on a Unix
 //! socket, elsewhere a hash of the secret: a network peer has no uid that could be believed.
 
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use clad_proto::frame::{PeerMeta, Transport};
@@ -42,8 +43,14 @@ impl Peer {
 
     fn local(transport: Transport, uid: u32, gid: u32, pid: Option<u32>, pid_start: Option<u64>) -> Self {
         let (uid_seen, gid_seen) = (Some(uid), Some(gid));
-        let peer_meta =
-            PeerMeta { transport: Some(transport), pid, pid_start, uid: uid_seen, gid: gid_seen, unknown: Vec::new() };
+        let peer_meta = PeerMeta {
+            transport: Some(transport),
+            pid,
+            pid_start,
+            uid: uid_seen,
+            gid: gid_seen,
+            ..PeerMeta::default()
+        };
         let name = pid.map_or_else(|| format!("uid {uid}"), |pid| format!("uid {uid} pid {pid}"));
         let process = (pid.unwrap_or_default(), pid_start.unwrap_or_default());
         let quota_owner = Owner::Uid(uid);
@@ -65,10 +72,16 @@ impl Peer {
     }
 
     /// A peer on a network socket; `quota_owner` is the owner whose share it uses, by [`super::sock_diag`].
-    pub(crate) fn network(transport: Transport, address: String, quota_owner: Owner, may_read: bool) -> Self {
-        let peer_meta = PeerMeta { transport: Some(transport), ..PeerMeta::default() };
+    pub(crate) fn network(
+        transport: Transport,
+        address: Option<SocketAddr>,
+        quota_owner: Owner,
+        may_read: bool,
+    ) -> Self {
+        let peer_meta = PeerMeta { transport: Some(transport), address, ..PeerMeta::default() };
+        let name = address.map_or_else(|| "?".to_owned(), |address| address.to_string());
         let (uid, gid, process) = (None, None, (0, 0));
-        Self { transport, uid, gid, quota_owner, process, may_read, meta: peer_meta.to_bytes(), name: address }
+        Self { transport, uid, gid, quota_owner, process, may_read, meta: peer_meta.to_bytes(), name }
     }
 
     /// Owner of a producer id when this peer uses it.
@@ -140,7 +153,7 @@ mod tests {
     fn the_owner_is_the_uid_or_the_secret_and_never_both() {
         let unix = Peer::unix(1000, 1000, (Some(std::process::id()), None), false);
         assert_eq!(unix.owner(b"ignored"), 1000);
-        let tcp = Peer::network(Transport::Tcp, "x".into(), Owner::Uid(1000), false);
+        let tcp = Peer::network(Transport::Tcp, None, Owner::Uid(1000), false);
         assert_eq!(tcp.owner(b"a"), tcp.owner(b"a"));
         assert_ne!(tcp.owner(b"a"), tcp.owner(b"b"));
         assert!(tcp.owner(b"a") > u64::from(u32::MAX));

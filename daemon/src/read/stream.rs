@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use clad_journal::format::footer::StoredRange;
 use clad_journal::{Batch, Found, Journal, Level, ReadError, Reader};
-use clad_proto::frame::{CaughtUp, ErrorFrame, Gap, GapReason, Progress, Read, ReadEnd, ReadEndReason, RecordsHead};
+use clad_proto::frame::{
+    CaughtUp, ErrorFrame, Gap, GapReason, Progress, Read, ReadEnd, ReadEndReason, RecordsHead, numbers,
+};
 use clad_proto::{Cursor, ErrorCode, ErrorInfo, LogId, ProducerId, scan};
 use tokio::sync::{Notify, mpsc, watch};
 
@@ -64,12 +66,10 @@ fn makes_room() -> ErrorInfo {
 /// A READ that was checked.
 pub(crate) struct ReadStream {
     journal: Arc<Journal>,
-    log_id: LogId,
     read: Read,
-    next: u64,
-    /// The latest epoch whose history is known to contain everything that was given: the records read while it was
-    /// there, and its own records.
-    epoch: u32,
+    /// Where it goes on. The epoch is the latest whose history is known to contain everything that was given: the
+    /// records read while it was there, and its own records.
+    place: Cursor,
     stop_at: u64,
     left: u64,
     level: Level,
@@ -78,6 +78,8 @@ pub(crate) struct ReadStream {
     /// The place behind what was last sent: the peer knows it.
     sent_to: u64,
     slots: ReadSlots,
+    /// The peer speaks protocol version 1, whose peer metadata has numbers alone.
+    numbers_alone: bool,
 }
 
 /// End of a read.
@@ -119,17 +121,23 @@ impl ReadStream {
         let left = read.limit.map_or(u64::MAX, std::num::NonZeroU64::get);
         let range = (read.since.unwrap_or(i64::MIN), read.until.unwrap_or(i64::MAX));
         let reader = Some(if range == (i64::MIN, i64::MAX) { reader } else { reader.within(range.0, range.1) });
-        let (next, sent_to) = (from, from);
-        Self { journal, log_id, read, next, epoch: 0, stop_at, left, level, reader, sieve, sent_to, slots }
+        let place = Cursor { log_id, epoch: 0, offset: from };
+        let (sent_to, numbers_alone) = (from, false);
+        Self { journal, read, place, stop_at, left, level, reader, sieve, sent_to, slots, numbers_alone }
+    }
+
+    /// For a peer that speaks this version of the protocol; without it, the newest.
+    pub(crate) fn for_version(self, version: u16) -> Self {
+        Self { numbers_alone: version < 2, ..self }
     }
 
     #[cfg(test)]
     pub(super) fn position(&self) -> u64 {
-        self.next
+        self.place.offset
     }
 
     pub(super) fn cursor(&self) -> Cursor {
-        Cursor { log_id: self.log_id, epoch: self.epoch, offset: self.next }
+        self.place
     }
 
     /// Reads to the end, or for ever, in frames.
@@ -155,7 +163,7 @@ impl ReadStream {
         let mut reported: Option<(u64, tokio::time::Instant)> = None;
         loop {
             // Not later: records that are given next may be abandoned meanwhile, and then they are in no later history.
-            self.epoch = self.epoch.max(watermarks.borrow_and_update().epoch);
+            self.place.epoch = self.place.epoch.max(watermarks.borrow_and_update().epoch);
             let request_id = self.read.request_id;
             let permit = tokio::select! {
                 biased;
@@ -191,9 +199,9 @@ impl ReadStream {
             let mut report_at = None;
             let ended = match look {
                 Look::More => {
-                    if self.sieve.is_some() && self.next > self.sent_to {
+                    if self.sieve.is_some() && self.place.offset > self.sent_to {
                         block.put(Item::Progress(Progress { request_id, cursor: self.cursor() }));
-                        self.sent_to = self.next;
+                        self.sent_to = self.place.offset;
                     }
                     false
                 }
@@ -202,7 +210,7 @@ impl ReadStream {
                     report_at = self.report_at(reported, now);
                     if report_at.is_some_and(|at| at <= now) {
                         block.put(Item::CaughtUp(CaughtUp { request_id, cursor: self.cursor() }));
-                        (reported, report_at) = (Some((self.next, now)), None);
+                        (reported, report_at) = (Some((self.place.offset, now)), None);
                     }
                     false
                 }
@@ -234,7 +242,7 @@ impl ReadStream {
                 return Ended::Delivered;
             }
             // A full block at the very end of the log is no reason to wait: a non-following reader needs the end.
-            if caught_up && self.next >= self.journal.watermarks().of(self.level) {
+            if caught_up && self.place.offset >= self.journal.watermarks().of(self.level) {
                 tokio::select! {
                     changed = watermarks.changed() => if changed.is_err() { return Ended::Stopping },
                     _ = stop.wait_for(|stop| *stop) => return Ended::Stopping,
@@ -256,7 +264,7 @@ impl ReadStream {
         now: tokio::time::Instant,
     ) -> Option<tokio::time::Instant> {
         match reported {
-            Some((at, _)) if at == self.next => None,
+            Some((at, _)) if at == self.place.offset => None,
             Some((at, when)) if self.sieve.is_some() && self.sent_to <= at => Some(when + PASSED_OVER_INTERVAL),
             _ => Some(now),
         }
@@ -296,7 +304,7 @@ impl ReadStream {
             if self.left == 0 {
                 break Look::Limit;
             }
-            if self.next >= self.stop_at {
+            if self.place.offset >= self.stop_at {
                 break Look::CaughtUp;
             }
             if block.size() >= BLOCK_BYTES {
@@ -307,7 +315,7 @@ impl ReadStream {
                 Ok(Found::Batch(batch)) => self.give(&batch, &mut block),
                 Ok(Found::CaughtUp | Found::NotYet) => {
                     // Batches that the time range passes over move the place all the same.
-                    self.next = self.next.max(reader.position());
+                    self.place.offset = self.place.offset.max(reader.position());
                     break if matches!(found, Ok(Found::NotYet)) { Look::More } else { Look::CaughtUp };
                 }
                 Err(ReadError::Gap { from, to, damaged }) => {
@@ -317,7 +325,7 @@ impl ReadStream {
                     }
                     let epoch = self.journal.watermarks().epoch;
                     block.put(Item::Gap(Gap { request_id: self.read.request_id, from, to, epoch, reason }));
-                    self.next = to;
+                    self.place.offset = to;
                     self.sent_to = to;
                 }
                 Err(e) => break Look::Failed(ErrorInfo::new(ErrorCode::Internal, e.to_string())),
@@ -328,19 +336,19 @@ impl ReadStream {
     }
 
     fn give<B: Block>(&mut self, batch: &Batch, block: &mut B) {
-        self.epoch = self.epoch.max(batch.epoch);
+        self.place.epoch = self.place.epoch.max(batch.epoch);
         for (first, chunk) in batch.chunks().flatten() {
             let h = &chunk.header;
             let range = StoredRange { first_sequence: h.first_sequence, first_offset: first, count: h.count };
             let end = first + u64::from(range.count);
-            if end <= self.next || self.left == 0 {
+            if end <= self.place.offset || self.left == 0 {
                 continue;
             }
-            let skip = self.next.saturating_sub(first) as u32;
+            let skip = self.place.offset.saturating_sub(first) as u32;
             let producer_id = ProducerId::from_bytes(h.producer);
             let passes = |sieve: &Sieve| sieve.passes(producer_id, h.count, chunk.payload, h.payload_checksum);
             if !self.in_time(batch, chunk.payload, h.count) || !self.sieve.as_ref().is_none_or(passes) {
-                self.next = end;
+                self.place.offset = end;
                 continue;
             }
             let take = u64::from(range.count - skip).min(self.left) as u32;
@@ -357,10 +365,11 @@ impl ReadStream {
                 take,
             };
             let request_id = self.read.request_id;
-            block.put(Item::Records { request_id, head, peer_meta: chunk.peer_meta, payload: chunk.payload });
+            let peer_meta = if self.numbers_alone { numbers(chunk.peer_meta) } else { chunk.peer_meta };
+            block.put(Item::Records { request_id, head, peer_meta, payload: chunk.payload });
             self.left -= u64::from(take);
-            self.next = first + u64::from(skip) + u64::from(take);
-            self.sent_to = self.next;
+            self.place.offset = first + u64::from(skip) + u64::from(take);
+            self.sent_to = self.place.offset;
         }
     }
 

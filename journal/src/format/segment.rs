@@ -8,8 +8,9 @@ use super::checksum::Seed;
 
 /// First bytes of every segment.
 pub const MAGIC: [u8; 8] = *b"CLADSEG\0";
-/// The format this version writes, and the newest that it reads.
-pub const VERSION: u16 = 1;
+/// The format this version writes, and the newest that it reads. Version 2 may hold peer metadata with bytes, which a
+/// reader of version 1 takes for numbers.
+pub const VERSION: u16 = 2;
 /// Bytes of the header.
 pub const LEN: usize = 128;
 const CRC_AT: usize = 124;
@@ -24,15 +25,24 @@ pub struct Former {
     pub salt: u64,
 }
 
-/// The header of a segment.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SegmentHeader {
+/// Features of a segment; this version knows none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Features {
     /// Bits that a reader and a writer may ignore.
     pub compatible: u64,
     /// Bits that a reader may ignore and a writer must know.
     pub read_only_compatible: u64,
     /// Bits that every program must know.
     pub incompatible: u64,
+}
+
+/// The header of a segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SegmentHeader {
+    /// Version of its format, 1 or [`VERSION`].
+    pub version: u16,
+    /// Features that it was made with.
+    pub features: Features,
     /// The log that it belongs to.
     pub log_id: [u8; 16],
     /// Its number, as in its name.
@@ -84,17 +94,35 @@ pub enum HeaderError {
     },
 }
 
+impl Default for SegmentHeader {
+    fn default() -> Self {
+        Self {
+            version: VERSION,
+            features: Features::default(),
+            log_id: [0; 16],
+            number: 0,
+            epoch: 0,
+            block_size: 0,
+            salt: 0,
+            boot_id: [0; 16],
+            created_ns: 0,
+            capacity: 0,
+            former: None,
+        }
+    }
+}
+
 impl SegmentHeader {
     /// The header's bytes.
     pub fn encode(&self) -> [u8; LEN] {
         let mut b = [0; LEN];
         put(&mut b, 0, MAGIC);
-        put(&mut b, 8, VERSION.to_le_bytes());
+        put(&mut b, 8, self.version.to_le_bytes());
         put(&mut b, 10, (LEN as u16).to_le_bytes());
         put(&mut b, 12, self.block_size.to_le_bytes());
-        put(&mut b, 16, self.compatible.to_le_bytes());
-        put(&mut b, 24, self.read_only_compatible.to_le_bytes());
-        put(&mut b, 32, self.incompatible.to_le_bytes());
+        put(&mut b, 16, self.features.compatible.to_le_bytes());
+        put(&mut b, 24, self.features.read_only_compatible.to_le_bytes());
+        put(&mut b, 32, self.features.incompatible.to_le_bytes());
         put(&mut b, 40, self.log_id);
         put(&mut b, 56, self.number.to_le_bytes());
         put(&mut b, 64, self.epoch.to_le_bytes());
@@ -120,9 +148,12 @@ impl SegmentHeader {
             return Err(HeaderError::NotASegment);
         }
         let header = Self {
-            compatible: u64_at(b, 16),
-            read_only_compatible: u64_at(b, 24),
-            incompatible: u64_at(b, 32),
+            version: u16_at(b, 8),
+            features: Features {
+                compatible: u64_at(b, 16),
+                read_only_compatible: u64_at(b, 24),
+                incompatible: u64_at(b, 32),
+            },
             log_id: get(b, 40),
             number: u64_at(b, 56),
             epoch: u32_at(b, 64),
@@ -137,16 +168,15 @@ impl SegmentHeader {
         if header.seed().sum(0, &[&b[..CRC_AT]]) != u32_at(b, CRC_AT) {
             return Err(HeaderError::Checksum);
         }
-        let version = u16_at(b, 8);
-        if version > VERSION {
-            return Err(HeaderError::Newer { found: version });
+        if header.version > VERSION {
+            return Err(HeaderError::Newer { found: header.version });
         }
         let block = header.block_size;
         if !block.is_power_of_two() || !(512..=1 << 20).contains(&block) || u16_at(b, 10) as usize != LEN {
             return Err(HeaderError::Checksum);
         }
-        if header.incompatible != 0 {
-            return Err(HeaderError::Feature { bits: header.incompatible });
+        if header.features.incompatible != 0 {
+            return Err(HeaderError::Feature { bits: header.features.incompatible });
         }
         Ok(header)
     }
@@ -156,7 +186,7 @@ impl SegmentHeader {
     /// # Errors
     /// [`HeaderError::Feature`] when a bit is set that a writer must know.
     pub fn check_writable(&self) -> Result<(), HeaderError> {
-        match self.read_only_compatible {
+        match self.features.read_only_compatible {
             0 => Ok(()),
             bits => Err(HeaderError::Feature { bits }),
         }
@@ -187,9 +217,6 @@ fn former(number: u64, since: u32, salt: u64) -> Option<Former> {
 #[cfg(test)]
 pub(crate) fn example() -> SegmentHeader {
     SegmentHeader {
-        compatible: 0,
-        read_only_compatible: 0,
-        incompatible: 0,
         log_id: *b"0123456789abcdef",
         number: 7,
         epoch: 3,
@@ -198,7 +225,7 @@ pub(crate) fn example() -> SegmentHeader {
         boot_id: [9; 16],
         created_ns: 1_700_000_000_000_000_000,
         capacity: 65_536,
-        former: None,
+        ..SegmentHeader::default()
     }
 }
 
@@ -245,10 +272,11 @@ mod tests {
         let crc = example().seed().sum(0, &[&bytes[..CRC_AT]]);
         put(&mut bytes, CRC_AT, crc.to_le_bytes());
         let text = SegmentHeader::decode(&bytes).unwrap_err().to_string();
-        assert!(text.contains("version 9") && text.contains("up to 1"), "{text}");
-        let newer = SegmentHeader { incompatible: 4, ..example() };
+        assert!(text.contains("version 9") && text.contains("up to 2"), "{text}");
+        let newer = SegmentHeader { features: Features { incompatible: 4, ..Features::default() }, ..example() };
         assert_eq!(SegmentHeader::decode(&newer.encode()), Err(HeaderError::Feature { bits: 4 }));
-        let read_only = SegmentHeader { read_only_compatible: 2, ..example() };
+        let read_only =
+            SegmentHeader { features: Features { read_only_compatible: 2, ..Features::default() }, ..example() };
         let read = SegmentHeader::decode(&read_only.encode()).unwrap();
         assert_eq!(read.check_writable(), Err(HeaderError::Feature { bits: 2 }));
     }

@@ -4,6 +4,7 @@ mod appending;
 mod producers;
 mod reading;
 mod retention;
+mod versions;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};

@@ -213,7 +213,7 @@ fn header(b: &[u8]) -> Result<Header, String> {
     if b.len() < 128 || !b.starts_with(b"CLADSEG\0") {
         return Err("no segment".into());
     }
-    if u16_at(b, 8) != 1 {
+    if !matches!(u16_at(b, 8), 1 | 2) {
         return Err(format!("version {}", u16_at(b, 8)));
     }
     let seed = Seed { salt: u64_at(b, 72), log_id: id_at(b, 40), segment: u64_at(b, 56) };

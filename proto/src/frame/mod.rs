@@ -42,7 +42,7 @@ pub use decoder::{Frame, FrameDecoder};
 pub use error_body::ErrorFrame;
 pub use handshake::{EpochStart, Hello, Intent, LastStored, Welcome};
 pub use header::{FrameError, FrameHeader, FrameType, KnownHeader, MAGIC};
-pub use peer_meta::{PeerMeta, Transport};
+pub use peer_meta::{PeerMeta, Transport, numbers};
 pub use raw::{RawFrame, peek, peek_known};
 pub use read::{CaughtUp, Flush, Gap, GapReason, Progress, Read, ReadEnd, ReadEndReason, ReadFrom};
 pub use records::{Records, RecordsHead, RecordsView, encode_records, records_prefix};

@@ -1,15 +1,18 @@
 //! Peer metadata of an append: what the daemon saw of the sender itself, not what the sender claims.
 //!
-//! Fields back to back, `u8 tag, LEB128 number`, tags ascending: 1 transport, 2 process id, 3 start of the process
-//! (clock ticks since boot; with the process id it names one process for ever), 4 user id, 5 group id. Unknown tags are
-//! preserved.
+//! Fields back to back, tags ascending. Up to tag 31: `u8 tag, LEB128 number`: 1 transport, 2 process id, 3 start of the
+//! process (clock ticks since boot; with the process id it names one process for ever), 4 user id, 5 group id. From tag
+//! 32 on: `u8 tag, LEB128 length, bytes`: 32 address of a network peer. Unknown tags are preserved.
+//!
+//! Protocol version 1 has the numbers alone: its peers get the part before tag 32 ([`numbers`]).
 
 use crate::{
     fault::Fault,
-    limits::MAX_PEER_META_BYTES,
+    limits::{MAX_OWN_PEER_META_BYTES, MAX_PEER_META_BYTES},
     wire::{Reader, put_varint},
 };
 use bytes::{BufMut, BytesMut};
+use std::net::{IpAddr, SocketAddr};
 
 const PART: &str = "the peer metadata";
 const TRANSPORT: u8 = 1;
@@ -18,6 +21,9 @@ const PID_START: u8 = 3;
 const UID: u8 = 4;
 const GID: u8 = 5;
 const UNKNOWN: u8 = 6;
+/// The first tag whose field is bytes.
+const BYTES: u8 = 32;
+const ADDRESS: u8 = 32;
 
 /// The way an append came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -31,6 +37,22 @@ pub enum Transport {
     Grpc,
     /// Shared memory.
     Shm,
+    /// OTLP over gRPC.
+    OtlpGrpc,
+    /// OTLP over HTTP.
+    OtlpHttp,
+    /// Syslog over UDP.
+    SyslogUdp,
+    /// Syslog over TCP.
+    SyslogTcp,
+    /// Syslog over a Unix socket.
+    SyslogUnix,
+    /// RELP.
+    Relp,
+    /// The journal of systemd.
+    Journal,
+    /// A relay.
+    Relay,
     /// One of a newer version.
     Other(u32),
 }
@@ -44,6 +66,14 @@ impl Transport {
             Self::Unix => 2,
             Self::Grpc => 3,
             Self::Shm => 4,
+            Self::OtlpGrpc => 5,
+            Self::OtlpHttp => 6,
+            Self::SyslogUdp => 7,
+            Self::SyslogTcp => 8,
+            Self::SyslogUnix => 9,
+            Self::Relp => 10,
+            Self::Journal => 11,
+            Self::Relay => 12,
             Self::Other(code) => code,
         }
     }
@@ -56,6 +86,14 @@ impl Transport {
             2 => Self::Unix,
             3 => Self::Grpc,
             4 => Self::Shm,
+            5 => Self::OtlpGrpc,
+            6 => Self::OtlpHttp,
+            7 => Self::SyslogUdp,
+            8 => Self::SyslogTcp,
+            9 => Self::SyslogUnix,
+            10 => Self::Relp,
+            11 => Self::Journal,
+            12 => Self::Relay,
             other => Self::Other(other),
         }
     }
@@ -68,6 +106,14 @@ impl Transport {
             Self::Unix => "unix",
             Self::Grpc => "grpc",
             Self::Shm => "shm",
+            Self::OtlpGrpc => "otlp_grpc",
+            Self::OtlpHttp => "otlp_http",
+            Self::SyslogUdp => "syslog_udp",
+            Self::SyslogTcp => "syslog_tcp",
+            Self::SyslogUnix => "syslog_unix",
+            Self::Relp => "relp",
+            Self::Journal => "journal",
+            Self::Relay => "relay",
             Self::Other(_) => "other",
         }
     }
@@ -86,8 +132,26 @@ pub struct PeerMeta {
     pub uid: Option<u32>,
     /// Group id.
     pub gid: Option<u32>,
-    /// Fields that this version does not know, tags ascending from 6.
+    /// Address of a network peer.
+    pub address: Option<SocketAddr>,
+    /// Numbers that this version does not know, tags ascending from 6 to 31.
     pub unknown: Vec<(u8, u64)>,
+    /// Bytes that this version does not know, tags ascending from 33.
+    pub unknown_bytes: Vec<(u8, Vec<u8>)>,
+}
+
+/// The part of encoded peer metadata that protocol version 1 has: the numbers. Nothing where even those are too long for
+/// it.
+#[must_use]
+pub fn numbers(peer_meta: &[u8]) -> &[u8] {
+    let mut reader = Reader(peer_meta);
+    loop {
+        let before = peer_meta.len() - reader.0.len();
+        let is_number = reader.u8().is_some_and(|tag| tag < BYTES);
+        if !is_number || reader.varint(PART).is_err() {
+            return peer_meta.get(..before).filter(|part| part.len() <= MAX_OWN_PEER_META_BYTES).unwrap_or_default();
+        }
+    }
 }
 
 impl PeerMeta {
@@ -108,15 +172,27 @@ impl PeerMeta {
             }
         }
         let mut last = UNKNOWN - 1;
-        for &(tag, value) in &self.unknown {
+        let mut add = |buf: &mut BytesMut, tag: u8, is_in_place: bool, put: &dyn Fn(&mut BytesMut)| {
             let before = buf.len();
             buf.put_u8(tag);
-            put_varint(buf, value);
-            if tag <= last || buf.len() - start > MAX_PEER_META_BYTES {
+            put(buf);
+            if tag <= last || !is_in_place || buf.len() - start > MAX_PEER_META_BYTES {
                 buf.truncate(before);
             } else {
                 last = tag;
             }
+        };
+        for &(tag, value) in &self.unknown {
+            add(buf, tag, tag < BYTES, &|buf| put_varint(buf, value));
+        }
+        let address = self.address.map(address_bytes);
+        let known = address.as_ref().map(|(bytes, len)| (ADDRESS, bytes.get(..*len).unwrap_or_default()));
+        let unknown = self.unknown_bytes.iter().map(|(tag, bytes)| (*tag, bytes.as_slice()));
+        for (tag, bytes) in known.into_iter().chain(unknown) {
+            add(buf, tag, tag >= BYTES, &|buf| {
+                put_varint(buf, bytes.len() as u64);
+                buf.put_slice(bytes);
+            });
         }
     }
 
@@ -150,9 +226,43 @@ impl PeerMeta {
                 PID_START => peer_meta.pid_start = Some(reader.varint(PART)?),
                 UID => peer_meta.uid = Some(reader.varint32(PART)?),
                 GID => peer_meta.gid = Some(reader.varint32(PART)?),
-                _ => peer_meta.unknown.push((tag, reader.varint(PART)?)),
+                UNKNOWN..BYTES => peer_meta.unknown.push((tag, reader.varint(PART)?)),
+                _ => {
+                    let len = reader.varint(PART)?;
+                    let bytes = usize::try_from(len).ok().and_then(|len| reader.take(len));
+                    let bytes = bytes.ok_or(Fault::Truncated(PART))?;
+                    match address(bytes).filter(|_| tag == ADDRESS) {
+                        Some(address) => peer_meta.address = Some(address),
+                        None => peer_meta.unknown_bytes.push((tag, bytes.to_vec())),
+                    }
+                }
             }
         }
         Ok(peer_meta)
     }
+}
+
+/// 4 or 16 bytes of the IP address, then the port, both in the order of the network.
+fn address_bytes(address: SocketAddr) -> ([u8; 18], usize) {
+    let mut bytes = [0; 18];
+    let len = match address.ip() {
+        IpAddr::V4(ip) => put(&mut bytes, &ip.octets()),
+        IpAddr::V6(ip) => put(&mut bytes, &ip.octets()),
+    };
+    let len = len + put(bytes.get_mut(len..).unwrap_or_default(), &address.port().to_be_bytes());
+    (bytes, len)
+}
+
+fn put(bytes: &mut [u8], part: &[u8]) -> usize {
+    bytes.iter_mut().zip(part).map(|(to, from)| *to = *from).count()
+}
+
+fn address(bytes: &[u8]) -> Option<SocketAddr> {
+    let mut reader = Reader(bytes);
+    let ip = match bytes.len() {
+        6 => IpAddr::from(reader.array::<4>()?),
+        18 => IpAddr::from(reader.array::<16>()?),
+        _ => return None,
+    };
+    Some(SocketAddr::new(ip, u16::from_be_bytes(reader.array()?)))
 }

@@ -168,8 +168,8 @@ impl Records {
     }
 }
 
-/// All of a RECORDS frame that stands before the payload, for a writer with it and the payload in two buffers. Peer
-/// metadata fields beyond [`MAX_PEER_META_BYTES`] are left out.
+/// All of a RECORDS frame that stands before the payload, for a writer with it and the payload in two buffers. A peer of
+/// protocol version 1 gets [`numbers`](super::numbers) of the peer metadata. Peer metadata beyond [`MAX_PEER_META_BYTES`] are left out.
 pub fn records_prefix(buf: &mut BytesMut, request_id: u32, head: &RecordsHead, peer_meta: &[u8], payload_len: u32) {
     let peer_meta = if peer_meta.len() <= MAX_PEER_META_BYTES { peer_meta } else { &[] };
     let fixed = RECORDS_FIXED_BYTES + peer_meta.len();

@@ -176,6 +176,7 @@ impl From<&PeerMeta> for v1::PeerMeta {
             pid_start: peer_meta.pid_start,
             uid: peer_meta.uid,
             gid: peer_meta.gid,
+            address: peer_meta.address.map(|address| address.to_string()),
         }
     }
 }

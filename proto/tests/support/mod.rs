@@ -247,6 +247,7 @@ pub(crate) fn frames() -> Vec<(&'static str, Frame)> {
         uid: Some(1000),
         gid: Some(1000),
         unknown: vec![(9, 1)],
+        ..PeerMeta::default()
     };
     let records = Records {
         request_id: 7,

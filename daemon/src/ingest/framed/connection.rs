@@ -174,6 +174,7 @@ impl Connection {
         };
         match answer {
             Ok(welcome) => {
+                self.output.reads.version = welcome.version;
                 welcome.encode(&mut self.output.bytes);
                 self.say(wr).await
             }

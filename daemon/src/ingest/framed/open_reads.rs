@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 use clad_proto::frame::Read;
-use clad_proto::limits::MAX_READS_PER_CONNECTION;
+use clad_proto::limits::{MAX_READS_PER_CONNECTION, MIN_VERSION};
 use clad_proto::{ErrorCode, ErrorInfo};
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
@@ -22,6 +22,8 @@ const QUEUED_BLOCKS_MAX: usize = 2;
 pub(super) struct OpenReads {
     blocks: (mpsc::Sender<Bytes>, mpsc::Receiver<Bytes>),
     open: HashMap<u32, OpenRead>,
+    /// Version of the protocol that the peer speaks, by WELCOME.
+    pub(super) version: u16,
 }
 
 struct OpenRead {
@@ -32,7 +34,7 @@ struct OpenRead {
 
 impl OpenReads {
     pub(super) fn new() -> Self {
-        Self { blocks: mpsc::channel(QUEUED_BLOCKS_MAX), open: HashMap::new() }
+        Self { blocks: mpsc::channel(QUEUED_BLOCKS_MAX), open: HashMap::new(), version: MIN_VERSION }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -53,7 +55,7 @@ impl OpenReads {
         if self.open.len() >= MAX_READS_PER_CONNECTION {
             return refuse(ErrorCode::Busy, "too many READs are open on this connection");
         }
-        let start = service.reads.start(read, peer.quota_owner())?;
+        let start = service.reads.start(read, peer.quota_owner())?.for_version(self.version);
         let (cancel, cancelled) = watch::channel(false);
         let task = tokio::spawn(start.run(self.blocks.0.clone(), service.stop.clone(), cancelled));
         self.open.insert(read.request_id, OpenRead { task: task.abort_handle(), follows: read.follow, cancel });

@@ -91,8 +91,7 @@ impl Service<http::Request<tonic::body::Body>> for Ingest {
 impl Ingest {
     fn append(&self, request: http::Request<tonic::body::Body>) -> http::Response<tonic::body::Body> {
         let caller = request.extensions().get::<Caller>();
-        let (address, owner) =
-            caller.map_or((String::new(), Owner::Network), |caller| (caller.address.clone(), caller.owner));
+        let (address, owner) = caller.map_or((None, Owner::Network), |caller| (Some(caller.address), caller.owner));
         let peer = Peer::network(clad_proto::frame::Transport::Grpc, address, owner, self.may_read);
         let pending_answer = caller.map(Caller::pending_answer);
         let (out, answers) = mpsc::channel(QUEUED_ANSWERS_MAX);

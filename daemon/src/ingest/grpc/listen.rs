@@ -41,7 +41,7 @@ const REFUSAL: (Duration, u64) = (Duration::from_secs(1), 64 * 1024);
 /// The caller; every request has it in its extensions.
 #[derive(Clone, Debug)]
 pub(super) struct Caller {
-    pub(super) address: String,
+    pub(super) address: SocketAddr,
     /// Owner whose share of the quotas it uses.
     pub(super) owner: Owner,
     slot_state: Arc<SlotState>,
@@ -155,7 +155,7 @@ impl Connection {
         Self {
             stream,
             caller: Caller {
-                address: address.to_string(),
+                address,
                 owner,
                 slot_state: slot.slot_state().clone(),
                 reads: Arc::new(Semaphore::new(MAX_READS_PER_CONNECTION)),
