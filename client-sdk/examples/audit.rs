@@ -24,7 +24,7 @@ pub(crate) fn trail(address: Address, timeout: Duration) -> Result<blocking::Pro
 pub(crate) fn audited<T>(trail: &blocking::Producer, what: &str, action: impl FnOnce() -> T) -> Result<T, SendError> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
-    trail.append(&[Record::text(now, Severity::INFO.0, what)])?;
+    trail.append_within(&[Record::text(now, Severity::INFO.0, what)], RECORD_TIMEOUT)?;
     Ok(action())
 }
 

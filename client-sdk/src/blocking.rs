@@ -92,7 +92,15 @@ impl Producer {
     /// # Errors
     /// Says whether another try makes sense and whether the records may be written.
     pub fn append(&self, records: &[Record]) -> Result<Receipt, SendError> {
-        let time = self.0.delivery_timeout() + ANSWER_WAIT_MAX;
+        self.append_within(records, self.0.delivery_timeout() + ANSWER_WAIT_MAX)
+    }
+
+    /// As [`Self::append`], and waits at most `time` also for a daemon that has the records and does not answer. Then it
+    /// goes on in the thread: the records may be written later.
+    ///
+    /// # Errors
+    /// As [`Self::append`]; [`AppendError::DeliveryTimeout`] when the time is over.
+    pub fn append_within(&self, records: &[Record], time: Duration) -> Result<Receipt, SendError> {
         wait_for(self.0.append(records), time, || ()).unwrap_or_else(|| Err(unanswered(time).into()))
     }
 

@@ -46,7 +46,7 @@ pub struct Chunk {
     /// Of the whole append.
     pub(super) head: RecordsHead,
     pub(super) payload: Bytes,
-    pub(super) peer_meta: PeerMeta,
+    pub(super) peer_meta: Box<PeerMeta>,
     /// Where a filter drops records between the first and the last: those that match, by their place in the append.
     pub(super) matching: Option<Box<[u32]>>,
 }
@@ -79,7 +79,7 @@ impl Chunk {
     /// that match among them.
     #[must_use]
     pub fn into_append(self) -> (RecordsHead, PeerMeta, Bytes) {
-        (self.head, self.peer_meta, self.payload)
+        (self.head, *self.peer_meta, self.payload)
     }
 
     /// The number of records; at least one.

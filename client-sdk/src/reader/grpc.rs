@@ -152,5 +152,5 @@ fn chunk(records: &v1::Records) -> Result<Chunk, ReadError> {
         skip: 0,
         take: payload.count,
     };
-    Ok(Chunk { head, payload: payload.bytes, peer_meta, matching: None })
+    Ok(Chunk { head, payload: payload.bytes, peer_meta: Box::new(peer_meta), matching: None })
 }

@@ -6,7 +6,7 @@
 //! // Dropped at the end of main, the guard waits until the log has everything.
 //! ```
 //!
-//! [`init`] finds the daemon by `CLAD_SERVER`, else at `/run/clad/clad.sock`. Where there is none it warns once and logs
+//! [`init`] finds the daemon by `CLAD_SERVER`, else at `/run/clad/clad.sock`. Where neither is there it warns once and logs
 //! to stderr, so that a program starts on a laptop without clad. [`Setup`] has the settings; [`Layer`] goes with other
 //! layers.
 //!

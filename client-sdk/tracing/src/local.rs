@@ -17,7 +17,7 @@ use crate::text::cut;
 
 /// Producers whose batches a thread holds.
 const BATCHES_MAX: usize = 4;
-/// Texts that a thread holds memory for; longer ones are released.
+/// Texts, and records, that a thread holds memory for; the memory of longer ones is released.
 const TEXT_BYTES_MAX: usize = 64 * 1024;
 /// The longest text of a record that was too long as it was.
 const CUT_TEXT_BYTES: usize = 32 * 1024;
@@ -127,18 +127,26 @@ impl Local {
         head: Head<'_>,
         mut attributes: impl FnMut(&mut KvWriter<'_>, &mut String, Extent),
     ) {
-        let batch = batch_of(&mut self.batches, producer);
+        let (mut is_long, batch) = (false, batch_of(&mut self.batches, producer));
         let made = Extent::ALL.into_iter().find_map(|extent| {
             let attributes = |pairs: &mut KvWriter<'_>| attributes(pairs, &mut self.value, extent);
             match encode(batch, head, &self.body, attributes, extent) {
-                Err(EncodeError::RecordTooLarge { .. }) => None,
+                Err(EncodeError::RecordTooLarge { .. }) => {
+                    is_long = true;
+                    None
+                }
                 result => Some(result),
             }
         });
+        is_long |= batch.len_bytes() > TEXT_BYTES_MAX;
         match made {
             // An error is counted where it is found.
             Some(Ok(())) => drop(producer.post_batch(batch, call)),
             _ => producer.count_dropped(DropReason::TooLarge),
+        }
+        if is_long {
+            let id = id_of(producer); // its memory was for this record
+            self.batches.retain(|(of, _)| *of != id);
         }
         for text in [&mut self.body, &mut self.value] {
             text.clear();
@@ -149,9 +157,13 @@ impl Local {
     }
 }
 
+fn id_of(producer: &Producer) -> u128 {
+    u128::from_le_bytes(*producer.id().as_bytes())
+}
+
 /// The thread's batch of a producer, which is empty.
 fn batch_of<'a>(batches: &'a mut Vec<(u128, Batch)>, producer: &Producer) -> &'a mut Batch {
-    let id = u128::from_le_bytes(*producer.id().as_bytes());
+    let id = id_of(producer);
     let at = batches.iter().position(|(of, _)| *of == id).unwrap_or_else(|| {
         if batches.len() >= BATCHES_MAX {
             batches.remove(0); // of a producer that is gone, perhaps
@@ -202,10 +214,27 @@ fn unix_nanos() -> u64 {
 mod tests {
     use super::*;
 
+    fn producer() -> clad_client::blocking::Producer {
+        let address = clad_client::Address::unix("/nobody/clad.sock");
+        clad_client::blocking::Producer::start(Producer::builder(address)).expect("it starts")
+    }
+
+    #[test]
+    fn the_memory_of_a_long_record_is_released() {
+        let producer = producer();
+        let mut local = Local::default();
+        let head = Head { severity: 9, severity_text: "INFO", event_name: "", has_body: true, ids: None };
+        for (bytes, held) in [(10, 1), (1 << 20, 0), (10, 1), (3 << 20, 0)] {
+            local.body = "x".repeat(bytes);
+            local.send(&producer, &Call::new(), head, |_, _, _| ());
+            assert_eq!(local.batches.len(), held, "a body of {bytes} bytes");
+            assert!(local.body.capacity() <= TEXT_BYTES_MAX);
+        }
+    }
+
     #[test]
     fn a_batch_is_empty_after_a_call_that_panicked() {
-        let address = clad_client::Address::unix("/nobody/clad.sock");
-        let producer = clad_client::blocking::Producer::start(Producer::builder(address)).expect("it starts");
+        let producer = producer();
         let mut batches = Vec::new();
         let left = batch_of(&mut batches, &producer).push(&clad_client::Record::default());
         assert_eq!((left, batches.len()), (Ok(()), 1));

@@ -148,7 +148,9 @@ impl Setup {
     fn builder(&self) -> Result<ProducerBuilder, SetupError> {
         let address = self.server.clone().map_or_else(find, Ok)?;
         // An append in a ring is not grouped: it goes there in its caller's thread.
-        let group = if matches!(address, Address::Shm(_)) { 1 } else { GROUP_RECORDS_MAX };
+        // A group is dropped for a severe record only where all of it is below.
+        let alone = matches!(address, Address::Shm(_)) || matches!(self.overload, Overload::DropBelow { .. });
+        let group = if alone { 1 } else { GROUP_RECORDS_MAX };
         let component = self.component.clone().unwrap_or_else(program);
         let builder = Producer::builder(address).component(component).level(self.level).overload(self.overload);
         let builder = builder.max_append_records(group);

@@ -4,11 +4,10 @@ mod support;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clad_client::{AckLevel, Address, AnyValue, Call, Overload, Producer, ProducerBuilder, Record, Stats, blocking};
-use clad_tracing::{Layer, Setup};
+use clad_tracing::Layer;
 use support::*;
 use tracing::{Subscriber, debug, error, info, info_span, trace, warn};
 use tracing_subscriber::{layer::SubscriberExt, registry};
@@ -295,74 +294,6 @@ fn a_daemon_that_restarts_has_everything_once() {
     assert_eq!(close(producer).dropped, 0);
     let numbers: Vec<_> = daemon.records().iter().map(|record| int(record, "number")).collect();
     assert_eq!(numbers, Vec::from_iter(0..300));
-}
-
-/// Nobody there, and somebody who never answers: no call waits, and the guard waits as long as was asked for.
-#[test]
-fn nothing_hangs_without_an_answer() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let silent = Daemon::silent();
-    for address in [Address::unix(folder.path().join("nobody.sock")), silent.address.clone()] {
-        let setup =
-            Setup::new().server(address).max_buffered_bytes(64 * 1024).flush_timeout(Duration::from_millis(100));
-        let (layer, guard) = setup.layer().expect("started");
-        tracing::subscriber::with_default(registry().with(layer), || {
-            (0..2000).for_each(|number| info!(number, "dropped when the room is full"));
-        });
-        guard.flush().expect_err("nobody answers");
-        let stats = guard.producer().expect("a producer").stats();
-        assert_eq!(stats.submitted - stats.drop_reports, 2000);
-        assert!(stats.dropped > 1000 && stats.buffered_bytes <= 64 * 1024, "{stats:?}");
-        drop(guard);
-    }
-}
-
-/// What is written and not yet on the disk is enough for who asked for `written`, and for nobody else.
-#[test]
-fn guard_and_panic_hook_wait_for_the_level_that_was_asked_for() {
-    for level in [AckLevel::Written, AckLevel::Durable] {
-        let daemon = Daemon::new();
-        daemon.sync(false);
-        let setup = |timeout| Setup::new().server(daemon.address.clone()).level(level).flush_timeout(timeout);
-        let timeout = if level == AckLevel::Durable { Duration::from_millis(100) } else { SOON };
-        let (layer, guard) = setup(timeout).layer().expect("started");
-        tracing::subscriber::with_default(registry().with(layer), || info!("guarded"));
-        match level {
-            AckLevel::Durable => drop(guard.flush().expect_err("it is not durable")),
-            _ => guard.flush().expect("it is written"),
-        }
-        daemon.sync(true);
-        guard.producer().expect("a producer").flush(level, SOON).expect("it is durable");
-        drop(guard);
-
-        daemon.sync(false);
-        let (layer, guard) = setup(SOON).layer().expect("started");
-        let is_synced = AtomicBool::new(false);
-        let has_panic = || daemon.records().iter().any(|record| body(record).contains("panicked: at"));
-        std::thread::scope(|scope| {
-            if level == AckLevel::Durable {
-                scope.spawn(|| {
-                    while !has_panic() {
-                        std::thread::sleep(Duration::from_millis(1));
-                    }
-                    // A hook that does not wait has time to be the first.
-                    std::thread::sleep(Duration::from_millis(50));
-                    is_synced.store(true, Ordering::Release);
-                    daemon.sync(true);
-                });
-            }
-            let panics = || {
-                tracing::subscriber::with_default(registry().with(layer), || info!("before the panic"));
-                panic!("at {level:?}");
-            };
-            assert!(scope.spawn(panics).join().is_err());
-            assert_eq!(is_synced.load(Ordering::Acquire), level == AckLevel::Durable, "it waits for {level:?}");
-        });
-        assert!(has_panic());
-        drop(guard);
-        let bodies: Vec<_> = daemon.records().iter().map(|record| body(record).to_owned()).collect();
-        assert!(bodies.contains(&"before the panic".to_owned()), "{bodies:?}");
-    }
 }
 
 #[test]

@@ -58,6 +58,12 @@ fn nothing_is_done_without_its_record() {
         until("an action is refused", || count(|seen| &seen.refused) > refused);
         daemon.restart();
     }
+    // It has the record, and neither answers nor hangs up: the user is refused all the same.
+    let (done, refused) = (count(|seen| &seen.done), count(|seen| &seen.refused));
+    until("actions are done", || count(|seen| &seen.done) >= done + ACTIONS);
+    daemon.signal(nix::sys::signal::Signal::SIGSTOP);
+    until("an action is refused", || count(|seen| &seen.refused) > refused);
+    daemon.signal(nix::sys::signal::Signal::SIGCONT);
     over.store(true, Ordering::Relaxed);
     user.join().expect("no panic");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
