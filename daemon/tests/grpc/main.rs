@@ -109,7 +109,8 @@ async fn a_stream_that_breaks_the_rules_ends_with_a_status_that_says_which() {
     twice.ask(Asked::Hello(v1::Hello::default())).await;
     assert_eq!(twice.end().await.unwrap_err().code, ErrorCode::MalformedFrame);
     let mut future = daemon.open().await;
-    let hello = v1::Hello { min_version: 2, max_version: 9, ..Default::default() };
+    let hello =
+        v1::Hello { min_version: clad_proto::limits::MAX_VERSION as u32 + 1, max_version: 9, ..Default::default() };
     assert_eq!(future.hello(hello).await.unwrap_err().code, ErrorCode::UnsupportedVersion);
     let mut nameless = daemon.open().await;
     let hello = v1::Hello { min_version: 1, max_version: 1, producer_id: vec![7; 16].into(), ..Default::default() };

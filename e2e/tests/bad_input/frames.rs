@@ -8,6 +8,7 @@ use clad_proto::frame::{
     AppendHead, Flush, Frame, FrameHeader, FrameType, Hello, Read, ReadFrom, RingWanted, Welcome, append_prefix,
     encode_append,
 };
+use clad_proto::limits::MAX_VERSION;
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo, LogId, crc32c};
 
 use crate::Bystander;
@@ -194,13 +195,14 @@ fn no_common_version() {
     let daemon = Daemon::start();
     let mut bystander = Bystander::of(&daemon);
     let mut raw = Raw::unix(&daemon.socket());
-    let error = raw.greet(&Hello { min_version: 2, max_version: 9, ..hello() }).expect_err("versions 2 to 9");
-    assert_eq!((error.code, error.limit), (ErrorCode::UnsupportedVersion, Some(1)), "{error}");
+    let error =
+        raw.greet(&Hello { min_version: MAX_VERSION + 1, max_version: 9, ..hello() }).expect_err("versions that come");
+    assert_eq!((error.code, error.limit), (ErrorCode::UnsupportedVersion, Some(MAX_VERSION.into())), "{error}");
     assert_eq!(raw.frame(), None);
     bystander.is_served();
-    // Who also speaks version 1 is welcome.
+    // Who also speaks an earlier one is welcome.
     let welcome: Welcome = Raw::unix(&daemon.socket()).greet(&Hello { max_version: 9, ..hello() }).expect("WELCOME");
-    assert_eq!(welcome.version, 1);
+    assert_eq!(welcome.version, MAX_VERSION);
     assert_ne!(welcome.log_id, LogId::ZERO);
 }
 

@@ -395,7 +395,7 @@ fn ok_dir(daemon: &Daemon, form: &str) -> Vec<u8> {
 /// The records of a raw export, by what FORMAT.md says of it.
 fn unpacked(raw: &[u8]) -> Vec<(u64, Vec<u8>)> {
     let (head, frames) = raw.split_at(32);
-    assert_eq!(&head[..12], b"CLADRAW\0\x01\0\0\0");
+    assert_eq!(&head[..12], b"CLADRAW\0\x02\0\0\0");
     assert_eq!(clad_proto::payload_checksum(&head[..28]).to_le_bytes(), head[28..]);
     let decoder = FrameDecoder::new(clad_proto::limits::MAX_APPEND_BYTES);
     let mut rest = BytesMut::from(frames);
