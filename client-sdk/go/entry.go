@@ -21,13 +21,15 @@ const (
 
 // entry is one append and how far it is.
 type entry struct {
-	order     uint64
-	index     uint64
-	payload   []byte
-	count     uint32
-	crc       uint32
-	sealed    bool
-	level     Level
+	order   uint64
+	index   uint64
+	payload []byte
+	count   uint32
+	crc     uint32
+	sealed  bool
+	level   Level
+	// severity is the highest of its records.
+	severity  Severity
 	submitted time.Time
 	tickets   []share
 	// cost is what it takes of the budget.
@@ -104,4 +106,19 @@ func (d *deque) remove(i int) {
 	d.ring[d.head&mask] = nil
 	d.head = (d.head + 1) & mask
 	d.n--
+}
+
+// cut takes out those from `from` up to `to`; those behind them move down.
+func (d *deque) cut(from, to int) {
+	if from == to {
+		return
+	}
+	mask := len(d.ring) - 1
+	for ; to < d.n; from, to = from+1, to+1 {
+		d.ring[(d.head+from)&mask] = d.at(to)
+	}
+	for i := from; i < d.n; i++ {
+		d.ring[(d.head+i)&mask] = nil
+	}
+	d.n = from
 }

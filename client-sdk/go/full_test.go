@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -198,25 +200,272 @@ func TestDropOldestTakesWhatWasNotSentAndLeavesNoGap(t *testing.T) {
 	}
 }
 
-func TestDropBelowASeverityAndOthersWait(t *testing.T) {
+// atOnce fails if a call that must not wait does so; its context would let it wait for ever.
+func atOnce(t *testing.T, call func(context.Context) (*Ticket, error)) (ticket *Ticket, err error) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		ticket, err = call(context.Background())
+	}()
+	select {
+	case <-done:
+	case <-time.After(testTimeout / 4):
+		t.Fatal("the call waits")
+	}
+	return ticket, err
+}
+
+func ended(ticket *Ticket) bool {
+	select {
+	case <-ticket.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+func TestDropBelowKeepsErrorsInTheRoomOfInfos(t *testing.T) {
 	f, p := startFake(t, smallBuffer(DropBelow(SeverityError, 0)))
-	n := 0
-	for ; p.Stats().Dropped == 0; n++ {
-		p.Append(within(t), sized(SeverityInfo, "info"), Durable)
+	c := f.accept()
+	c.welcome(func(w *wire.Welcome) { w.Window = 2 })
+	add := func(severity Severity, text string) (*Ticket, error) {
+		return atOnce(t, func(ctx context.Context) (*Ticket, error) {
+			return p.Append(ctx, sized(severity, text), Durable)
+		})
 	}
-	if _, err := p.Append(within(t), sized(SeverityError, "late"), Durable, DropBelow(SeverityError, 10*time.Millisecond)); !errors.Is(err, ErrDropped) {
-		t.Fatalf("%v", err)
+	var infos []*Ticket
+	var want []string
+	for {
+		ticket, err := add(SeverityInfo, fmt.Sprint("info", len(infos)))
+		if err != nil {
+			if !errors.Is(err, ErrDropped) {
+				t.Fatal(err)
+			}
+			break
+		}
+		infos = append(infos, ticket)
 	}
-	got := make(chan *Ticket)
-	go func() { got <- must(p.Append(within(t), sized(SeverityError, "error"), Durable)) }()
+	waitFor(t, func() bool { return p.Stats().Sent == 2 })
+	want = append(want, "info0", "info1")
+	for at := 2; at < len(infos); at++ { // the sent ones stay; the oldest of the others go, one for each error
+		text := fmt.Sprint("error", at)
+		if _, err := add(SeverityError, text); err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		want = append(want, text)
+		wantError(t, infos[at], ReasonDropped, false)
+		if ended(infos[0]) || ended(infos[1]) || (at+1 < len(infos) && ended(infos[at+1])) {
+			t.Fatalf("more than info %d is dropped", at)
+		}
+	}
+	for _, severity := range []Severity{SeverityError, SeverityInfo, 0} { // nothing less severe is left
+		if _, err := add(severity, "late"); !errors.Is(err, ErrDropped) {
+			t.Fatalf("%v", err)
+		}
+	}
+	const wait = 20 * time.Millisecond
+	since := time.Now()
+	if _, err := p.Append(context.Background(), sized(SeverityError, "late"), Durable, DropBelow(SeverityError, wait)); !errors.Is(err, ErrDropped) || time.Since(since) < wait {
+		t.Fatalf("%v after %v", err, time.Since(since))
+	}
+	dropped := 1 + len(infos) - 2 + 3 + 1
+	if s := p.Stats(); s.Dropped != uint64(dropped) || len(infos) < 4 {
+		t.Fatalf("not %d dropped: %+v", dropped, s)
+	}
+	got := make(chan error, 1)
+	go func() {
+		ticket, err := p.Append(within(t), sized(SeverityError, "waits"), Durable, DropBelow(SeverityError, testTimeout))
+		if err == nil {
+			_, err = ticket.Wait(within(t))
+		}
+		got <- err
+	}()
+	waitFor(t, func() bool { p.mu.Lock(); defer p.mu.Unlock(); return len(p.waiters) == 1 })
+	want = append(want, "waits")
+	texts := c.storeAll(count(len(want) + 1))
+	report := ""
+	texts = slices.DeleteFunc(texts, func(text string) bool {
+		is := strings.Contains(text, " records dropped ")
+		if is {
+			report = text
+		}
+		return is
+	})
+	if !slices.Equal(texts, want) || !strings.HasPrefix(report, fmt.Sprint(dropped, " records dropped ")) {
+		t.Errorf("%q, not %q; %q of %d", texts, want, report, dropped)
+	}
+	if err := <-got; err != nil {
+		t.Error(err)
+	}
+	waitFor(t, func() bool { return p.Stats().ReportedDrops == uint64(dropped) })
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if sent := uint64(len(want) + 1); p.session.nextIndex != sent { // those that were dropped had no sequence
+		t.Errorf("%d sequences for %d records", p.session.nextIndex, sent)
+	}
+}
+
+// Records that wait are grouped, and an error among them does not keep the infos around it.
+func TestDropBelowFindsInfosBetweenErrors(t *testing.T) {
+	opts := smallBuffer(DropBelow(SeverityError, 0))
+	opts.MaxAppendRecords = 0
+	_, p := startFake(t, opts)
+	var infos []*Ticket
+	errorsKept := 0
+	for i := 0; ; i++ {
+		severity := SeverityInfo
+		if i%3 == 2 {
+			severity = SeverityError
+		}
+		ticket, err := atOnce(t, func(ctx context.Context) (*Ticket, error) {
+			return p.Append(ctx, sized(severity, fmt.Sprint(i)), Durable)
+		})
+		if severity == SeverityError {
+			if err != nil {
+				break
+			}
+			errorsKept++
+		} else if err == nil {
+			infos = append(infos, ticket)
+		}
+	}
+	for i, ticket := range infos {
+		if !ended(ticket) {
+			t.Errorf("an error is dropped, and info %d is kept", i)
+		}
+	}
+	if s := p.Stats(); errorsKept < 6 || s.Submitted-s.Dropped != uint64(errorsKept) || s.BufferedBytes > 12<<10 {
+		t.Errorf("%d errors, %+v", errorsKept, s)
+	}
+}
+
+// A severe record takes the place of less severe ones also where others wait in turn, and never what is theirs.
+func TestDropBelowLeavesTheTurnOfThoseThatWait(t *testing.T) {
+	_, p := startFake(t, smallBuffer(DropNewest))
+	first := must(p.Append(within(t), sized(SeverityInfo, "info"), Durable))
+	for p.Post(within(t), sized(SeverityError, "error"), Durable) == nil {
+	}
+	waited := make(chan error, 1)
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() { waited <- p.Post(ctx, sized(SeverityInfo, "waits"), Durable, WhenFull{}) }()
+	waitFor(t, func() bool { p.mu.Lock(); defer p.mu.Unlock(); return len(p.waiters) == 1 })
+	for i, wantDropped := range []bool{false, true} {
+		_, err := atOnce(t, func(ctx context.Context) (*Ticket, error) {
+			return p.Append(ctx, sized(SeverityError, "late"), Durable, DropBelow(SeverityError, 0))
+		})
+		if errors.Is(err, ErrDropped) != wantDropped {
+			t.Errorf("%d: %v", i, err)
+		}
+	}
+	wantError(t, first, ReasonDropped, false)
+	cancel()
+	if err := <-waited; !errors.Is(err, ErrDropped) {
+		t.Errorf("%v", err)
+	}
+}
+
+// refusal is a call that refuses records, and its error.
+type refusal struct {
+	name    string
+	records uint64
+	want    error
+	call    func() error
+}
+
+func (r refusal) isCountedOnce(t *testing.T, p *Producer) {
+	t.Helper()
+	before := p.Stats()
+	err := r.call()
+	s := p.Stats()
+	if !errors.Is(err, r.want) || s.Submitted-before.Submitted != r.records || s.Dropped-before.Dropped != r.records {
+		t.Errorf("%s: %v, not %d records: %+v, before %+v", r.name, err, r.records, s, before)
+	}
+}
+
+func noTicket(_ *Ticket, err error) error { return err }
+
+func TestEachRefusalIsCountedOnceAndReported(t *testing.T) {
+	f, p := startFake(t, smallBuffer(WhenFull{}))
+	ctx := within(t)
+	span := func(context.Context) (Span, bool) { panic("in Span") }
+	log := NewHandler(p, &HandlerOptions{Span: span})
+	good, bad, long := Text(9, "x"), Text(9, "\xFF"), Text(9, strings.Repeat("x", 20<<10))
+	tooLong := Text(9, strings.Repeat("x", wire.DefaultRecordBytes+1))
+	one := func(r Record) func() error { return func() error { return noTicket(p.Append(ctx, r, Durable)) } }
+	post := func(r Record) func() error { return func() error { return p.Post(ctx, r, Durable) } }
+	batch := func(r ...Record) func() error {
+		return func() error { return noTicket(p.AppendBatch(ctx, r, Durable)) }
+	}
+	for _, r := range []refusal{
+		{"append, longer than the buffer", 1, ErrTooLarge, one(long)},
+		{"post, longer than the buffer", 1, ErrTooLarge, post(long)},
+		{"batch, longer than the buffer", 2, ErrTooLarge, batch(good, long)},
+		{"append, longer than a record", 1, ErrTooLarge, one(tooLong)},
+		{"post, longer than a record", 1, ErrTooLarge, post(tooLong)},
+		{"batch, longer than a record", 2, ErrTooLarge, batch(good, tooLong)},
+		{"append, bad", 1, ErrBadRecord, one(bad)},
+		{"post, bad", 1, ErrBadRecord, post(bad)},
+		{"batch, bad", 3, ErrBadRecord, batch(good, bad, good)},
+		{"batch, empty", 0, ErrBadRecord, batch()},
+		{"handler, a panic", 1, ErrBadRecord, func() error { return log.Handle(ctx, slog.Record{}) }},
+	} {
+		r.isCountedOnce(t, p)
+	}
+	dropped := p.Stats().Dropped
+	flushed := make(chan error, 1)
+	go func() { flushed <- p.Flush(within(t), Durable) }()
 	c := f.accept()
 	c.welcome()
-	texts := c.storeAll(func(texts []string) bool { return texts[len(texts)-1] == "error" })
-	if _, err := (<-got).Wait(within(t)); err != nil {
-		t.Fatal(err)
+	if text := c.storeAll(count(1))[0]; !strings.HasPrefix(text, fmt.Sprint(dropped, " records dropped ")) {
+		t.Errorf("%q, not %d", text, dropped)
 	}
-	if len(texts) < n {
-		t.Errorf("%q of %d", texts, n)
+	if err := <-flushed; err != nil || p.Stats().ReportedDrops != dropped {
+		t.Errorf("%v, %+v", err, p.Stats())
+	}
+}
+
+func TestEachRefusalAfterTheEndIsCountedOnce(t *testing.T) {
+	refusesAll := func(p *Producer, want error) {
+		t.Helper()
+		ctx, x := within(t), Text(9, "x")
+		for _, r := range []refusal{
+			{"append", 1, want, func() error { return noTicket(p.Append(ctx, x, Durable)) }},
+			{"post", 1, want, func() error { return p.Post(ctx, x, Durable) }},
+			{"batch", 2, want, func() error { return noTicket(p.AppendBatch(ctx, []Record{x, x}, Durable)) }},
+			{"handler", 1, want, func() error { return NewHandler(p, nil).Handle(ctx, slog.Record{}) }},
+		} {
+			r.isCountedOnce(t, p)
+		}
+	}
+	f, p := startFake(t, quick())
+	c := f.accept()
+	c.hello()
+	c.send((&wire.Error{Code: uint16(CodeProducerFenced), Text: "newer"}).Put(nil, 0))
+	c.cut()
+	<-p.done
+	refusesAll(p, ErrFailed)
+
+	f, p = startFake(t, quick())
+	ticket := hand(t, p, "x", Durable)
+	c = f.accept()
+	c.welcome()
+	c.expect(0, Durable, false)
+	closed := make(chan error, 1)
+	go func() { closed <- p.Close(within(t)) }()
+	waitFor(t, func() bool { p.mu.Lock(); defer p.mu.Unlock(); return p.life == lifeClosing })
+	refusesAll(p, ErrClosed)
+	c.nothing() // no report: who logs on and on does not keep it from closing
+	c.accepted(0, 100, 3)
+	c.mark(Durable, 101, 100, 3)
+	wantReceipt(t, ticket, 100, 3, Durable)
+	c.ends(true)
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+	refusesAll(p, ErrClosed)
+	if s := p.Stats(); s.Acked+s.Dropped != s.Submitted || s.Submitted != 11 || s.Failed != 0 {
+		t.Errorf("%+v", s)
 	}
 }
 
@@ -243,14 +492,15 @@ func TestACallNeverBlocksPastItsDeadline(t *testing.T) {
 	if _, err := p.Append(context.Background(), Text(9, strings.Repeat("x", 20<<10)), Durable); !errors.Is(err, ErrTooLarge) {
 		t.Errorf("%v", err)
 	}
-	if s := p.Stats(); s.BufferedBytes > 12<<10 || s.Dropped != 3 {
+	if s := p.Stats(); s.BufferedBytes > 12<<10 || s.Dropped != 4 || s.Submitted != s.PendingAppends+4 {
 		t.Errorf("%+v", s)
 	}
 }
 
 func TestWhoWaitsForRoomIsServedInTurnAndEndsWithTheProducer(t *testing.T) {
 	f, p := startFake(t, smallBuffer(WhenFull{}))
-	for p.Stats().BufferedBytes < 11<<10 {
+	taken := uint64(4)
+	for ; p.Stats().BufferedBytes < 11<<10; taken++ {
 		hand(t, p, strings.Repeat("x", 1000), Durable)
 	}
 	var order sync.Mutex
@@ -282,6 +532,9 @@ func TestWhoWaitsForRoomIsServedInTurnAndEndsWithTheProducer(t *testing.T) {
 	all.Wait()
 	if len(served) == 0 || served[0] != 0 {
 		t.Errorf("%v", served)
+	}
+	if s := p.Stats(); s.Submitted != taken || s.Acked+s.Failed+s.Dropped != taken || s.Dropped != uint64(4-len(served)) {
+		t.Errorf("not %d: %+v", taken, s)
 	}
 }
 

@@ -3,7 +3,6 @@ package clad
 import (
 	"context"
 	"encoding"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -129,7 +128,7 @@ func (h *Handler) Handle(ctx context.Context, r slog.Record) (err error) {
 	e := slogScratches.Get().(*slogEncoder)
 	defer func() {
 		if what := recover(); what != nil {
-			err = h.lost(&AppendError{Reason: ReasonBadRecord, Err: fmt.Errorf("a panic while logging: %v", what)})
+			err = h.p.lost(1, &AppendError{Reason: ReasonBadRecord, Err: fmt.Errorf("a panic while logging: %v", what)})
 		}
 		if cap(e.buf) <= 64<<10 {
 			slogScratches.Put(e)
@@ -146,22 +145,10 @@ func (h *Handler) Handle(ctx context.Context, r slog.Record) (err error) {
 		h.encode(ctx, e, &r)
 	}
 	if e.err != nil || len(e.buf) > limit {
-		return h.lost(&AppendError{Reason: ReasonBadRecord, Err: e.err})
+		return h.p.lost(1, &AppendError{Reason: ReasonBadRecord, Err: e.err})
 	}
 	it := item{bytes: e.buf, count: 1, level: h.opts.Ack, severity: severityOf(r.Level)}
-	err = h.p.put(ctx, it, h.full)
-	if err != nil && !errors.Is(err, ErrDropped) {
-		err = h.lost(err)
-	}
-	return err
-}
-
-// lost counts a record that was not handed over, for a reason other than room.
-func (h *Handler) lost(err error) error {
-	h.p.mu.Lock()
-	defer h.p.mu.Unlock()
-	h.p.dropped(item{count: 1})
-	return err
+	return h.p.put(ctx, it, h.full)
 }
 
 // recordLimit is the longest record that fits.

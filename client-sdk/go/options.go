@@ -63,6 +63,8 @@ const (
 	pongWithin = 60 * time.Second
 	// aloneBytes: a longer record is an append of its own, so that no other is refused with it.
 	aloneBytes = 32 << 10
+	// severityDropPart is the part of the room that less severe records give back at a time.
+	severityDropPart = 16
 	// reportEvery bounds how often drops are reported.
 	reportEvery = time.Second
 	// byeTimeout bounds the wait for the daemon to close after BYE.
@@ -149,8 +151,12 @@ func WaitAtMost(limit time.Duration) WhenFull {
 	return WhenFull{how: fullWait, limit: limit}
 }
 
-// DropBelow drops a record of a lower severity; another waits for room, for at most this time (0: as long as the
-// context allows).
+// DropBelow drops a record of a lower severity at once. For another, appends that were never sent make room, if they
+// have only records below the severity, a sixteenth of the room at a time. The oldest go first; they are counted as
+// dropped, and their tickets end with [ErrDropped]. Where that is not enough, the record waits for at most this time, and
+// no longer than its context; 0 is no wait. A record without a severity (0) is below all.
+//
+// Records that are kept and records that are not go in different appends.
 func DropBelow(severity Severity, limit time.Duration) WhenFull {
 	return WhenFull{how: fullDropBelow, below: severity, limit: max(limit, 0)}
 }
@@ -167,8 +173,9 @@ type Stats struct {
 	Acked uint64
 	// Failed: ended with an error.
 	Failed uint64
-	// Dropped: no room, or a record that nobody waits for and that is certainly not written. ReportedDrops: those that a
-	// record in the log reports.
+	// Dropped: no room, refused by the call that was to hand it over (too large, not encodable, after the end), or a
+	// record that nobody waits for and that is certainly not written. ReportedDrops: those that a record in the log
+	// reports, which is all but calls after the end.
 	Dropped, ReportedDrops uint64
 	// Reconnects: connections made after the first.
 	Reconnects uint64

@@ -188,7 +188,7 @@ func (p *Producer) WhyWaiting() string {
 // are grouped into one append.
 //
 // An error means that the record was not handed over and is certainly not written: [ErrDropped], [ErrTooLarge],
-// [ErrBadRecord], [ErrClosed], [ErrFailed].
+// [ErrBadRecord], [ErrClosed], [ErrFailed]. Whichever it is, the record is counted as dropped.
 func (p *Producer) Append(ctx context.Context, record Record, level Level, full ...WhenFull) (*Ticket, error) {
 	t := newTicket()
 	if err := p.append(ctx, &record, level, p.policy(full), t); err != nil {
@@ -198,7 +198,7 @@ func (p *Producer) Append(ctx context.Context, record Record, level Level, full 
 }
 
 // Post hands over a record that nobody waits for. If it ends with an error, the next Flush or
-// Close reports that; if it is certainly not written, it is counted as dropped.
+// Close reports that; if it is certainly not written, it is counted as dropped. So is one that Post itself refuses.
 func (p *Producer) Post(ctx context.Context, record Record, level Level, full ...WhenFull) error {
 	return p.append(ctx, &record, level, p.policy(full), nil)
 }
@@ -220,16 +220,14 @@ func (p *Producer) AppendBatch(ctx context.Context, records []Record, level Leve
 	for i := range records {
 		start := len(s.buf)
 		s.record(&records[i])
-		if s.err != nil {
-			return nil, &AppendError{Reason: ReasonBadRecord, Err: s.err}
-		}
-		if err := p.checkRecord(len(s.buf) - start); err != nil {
-			return nil, err
+		if err := p.checkRecord(&s.encoder, start); err != nil {
+			return nil, p.lost(len(records), err)
 		}
 		severity = max(severity, records[i].Severity)
 	}
 	if len(records) == 0 || len(records) > wire.AppendRecordsMax {
-		return nil, &AppendError{Reason: ReasonBadRecord, Err: errors.New("an append has 1 to 2^20 records")}
+		err := &AppendError{Reason: ReasonBadRecord, Err: errors.New("an append has 1 to 2^20 records")}
+		return nil, p.lost(len(records), err)
 	}
 	t := newTicket()
 	item := item{bytes: s.buf, count: uint32(len(records)), alone: true, level: level, severity: severity, ticket: t}
@@ -250,24 +248,33 @@ func (p *Producer) append(ctx context.Context, record *Record, level Level, full
 	s := getScratch()
 	defer s.put()
 	s.record(record)
-	if s.err != nil {
-		return &AppendError{Reason: ReasonBadRecord, Err: s.err}
-	}
-	if err := p.checkRecord(len(s.buf)); err != nil {
-		return err
+	if err := p.checkRecord(&s.encoder, 0); err != nil {
+		return p.lost(1, err)
 	}
 	item := item{bytes: s.buf, count: 1, level: level, severity: record.Severity, ticket: t}
 	return p.put(ctx, item, full)
 }
 
-func (p *Producer) checkRecord(n int) error {
+// checkRecord answers why the record that was encoded from `start` on is not taken, if it is not.
+func (p *Producer) checkRecord(e *encoder, start int) error {
+	if e.err != nil {
+		return &AppendError{Reason: ReasonBadRecord, Err: e.err}
+	}
 	p.mu.Lock()
 	limit := p.maxRecord
 	p.mu.Unlock()
-	if n > limit {
+	if n := len(e.buf) - start; n > limit {
 		return tooLarge(n, limit)
 	}
 	return nil
+}
+
+// lost counts records that never came as far as put, which counts by itself. It answers the error.
+func (p *Producer) lost(count int, err error) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.dropped(uint64(count))
+	return err
 }
 
 // scratch is a buffer to encode in, outside of the lock: attributes may call code of the application.
@@ -294,27 +301,42 @@ type item struct {
 	alone    bool
 	level    Level
 	severity Severity
-	ticket   *Ticket
+	// below is the severity of a DropBelow rule, else 0. Records on its two sides do not share an append.
+	below  Severity
+	ticket *Ticket
 }
 
-// put takes records in, or not, as the policy says. The bytes are copied.
+// put takes records in, or counts them as dropped, as the policy says. The bytes are copied.
 func (p *Producer) put(ctx context.Context, it item, full WhenFull) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := p.refuses(); err != nil {
+		p.dropped(uint64(it.count))
 		return err
 	}
+	it.below = full.below
 	if p.take(it, full.how == fullDropOldest) {
 		return nil
 	}
-	if most := len(p.group) + len(it.bytes) + appendOverhead; most > p.opts.MaxBufferedBytes {
+	most := len(p.group) + len(it.bytes) + appendOverhead
+	if most > p.opts.MaxBufferedBytes {
+		p.dropped(uint64(it.count))
 		return tooLarge(most, p.opts.MaxBufferedBytes)
 	}
-	wait := full.how == fullWait || (full.how == fullDropBelow && it.severity >= full.below)
-	switch {
-	case wait:
+	switch full.how {
+	case fullWait:
 		return p.waitForRoom(ctx, it, full.limit)
-	case full.how == fullDropOldest:
+	case fullDropBelow:
+		if it.severity < full.below {
+			break
+		}
+		if p.takePlace(it, most) {
+			return nil
+		}
+		if full.limit > 0 {
+			return p.waitForRoom(ctx, it, full.limit)
+		}
+	case fullDropOldest:
 		for p.session.entries.n > p.session.numbered {
 			p.session.finish(p.session.numbered, Receipt{}, &AppendError{Reason: ReasonDropped})
 			if p.take(it, true) {
@@ -322,8 +344,23 @@ func (p *Producer) put(ctx context.Context, it item, full WhenFull) error {
 			}
 		}
 	}
-	p.dropped(it)
+	p.dropped(uint64(it.count))
 	return &AppendError{Reason: ReasonDropped}
+}
+
+// takePlace drops less severe appends that were never sent, and takes records in, if there is room then. `most` is the
+// most that they can cost.
+func (p *Producer) takePlace(it item, most int) bool {
+	wanted := most
+	if len(p.waiters) == 0 { // else what is free is theirs
+		wanted -= p.opts.MaxBufferedBytes - p.used
+	}
+	// All that waits is looked at, so a part of the room is freed at a time.
+	freed := p.session.dropBelow(it.below, max(wanted, p.opts.MaxBufferedBytes/severityDropPart))
+	if freed > 0 {
+		p.rouse() // a flush may have waited for them
+	}
+	return p.take(it, freed >= most)
 }
 
 // refuses answers why nothing is taken any more.
@@ -339,10 +376,15 @@ func (p *Producer) refuses() error {
 	return &AppendError{Reason: ReasonClosed}
 }
 
-func (p *Producer) dropped(it item) {
-	now := time.Now()
-	p.stats.Submitted += uint64(it.count)
-	p.noteDrops(dropSpan{uint64(it.count), now, now})
+// dropped counts records that were never taken in.
+func (p *Producer) dropped(count uint64) {
+	p.stats.Submitted += count
+	if p.life != lifeOpen {
+		p.stats.Dropped += count // not reported: calls after its end must not keep a producer from ending
+	} else if count > 0 {
+		now := time.Now()
+		p.noteDrops(dropSpan{count, now, now})
+	}
 }
 
 func (p *Producer) noteDrops(d dropSpan) {
@@ -373,7 +415,7 @@ func (p *Producer) take(it item, turn bool) bool {
 	alone := it.alone || len(it.bytes) > aloneBytes
 	e := p.session.entries.last()
 	joins := !alone && e != nil && !e.sealed && e.level == it.level && int(e.count+it.count) <= p.opts.MaxAppendRecords &&
-		len(e.payload)+len(it.bytes) <= p.maxGroup
+		len(e.payload)+len(it.bytes) <= p.maxGroup && (e.severity < it.below) == (it.severity < it.below)
 	cost := len(it.bytes)
 	if !joins {
 		cost += len(p.group) + appendOverhead
@@ -391,6 +433,7 @@ func (p *Producer) take(it item, turn bool) bool {
 	}
 	e.cost += cost
 	e.count += it.count
+	e.severity = max(e.severity, it.severity)
 	e.payload = append(e.payload, it.bytes...)
 	if alone {
 		e.seal()
@@ -448,6 +491,7 @@ func (p *Producer) waitForRoom(ctx context.Context, it item, limit time.Duration
 		p.mu.Lock()
 		if err := p.refuses(); err != nil {
 			p.leave(turn)
+			p.dropped(uint64(it.count))
 			return err
 		}
 		if p.waiters[0] == turn && p.take(it, true) {
@@ -456,7 +500,7 @@ func (p *Producer) waitForRoom(ctx context.Context, it item, limit time.Duration
 		}
 	}
 	p.leave(turn)
-	p.dropped(it)
+	p.dropped(uint64(it.count))
 	return &AppendError{Reason: ReasonDropped, Err: cause}
 }
 

@@ -204,6 +204,26 @@ func (s *session) finish(at int, receipt Receipt, err *AppendError) (gone bool) 
 	return true
 }
 
+// dropBelow drops appends that were never sent and have only records below a severity, oldest first, until they have
+// given back so many bytes. It answers how many they gave. Reports of drops stay.
+func (s *session) dropBelow(severity Severity, bytes int) (freed int) {
+	kept, at := s.numbered, s.numbered
+	for ; at < s.entries.n && freed < bytes; at++ {
+		e := s.entries.at(at)
+		if e.span != nil || e.severity >= severity {
+			s.entries.ring[(s.entries.head+kept)&(len(s.entries.ring)-1)] = e
+			kept++
+			continue
+		}
+		freed += e.cost
+		e.stage = stageDone
+		s.onDone(e, Receipt{}, &AppendError{Reason: ReasonDropped})
+		s.onGone(e)
+	}
+	s.entries.cut(kept, at)
+	return freed
+}
+
 // trim releases what has its outcome at the front. Places in entries are stale after this.
 func (s *session) trim() {
 	for s.entries.n > 0 && s.entries.at(0).stage == stageDone {
