@@ -9,7 +9,12 @@ fn main() {
 mod grpc {
     use std::{env, fs, path::PathBuf};
 
-    const FILES: [&str; 3] = ["clad/v1/ingest.proto", "clad/v1/log.proto", "clad/v1/admin.proto"];
+    const FILES: [&str; 4] = [
+        "clad/v1/ingest.proto",
+        "clad/v1/log.proto",
+        "clad/v1/admin.proto",
+        "opentelemetry/proto/collector/logs/v1/logs_service.proto",
+    ];
 
     pub(super) fn generate() {
         println!("cargo:rerun-if-changed=proto");

@@ -16,3 +16,5 @@ pub mod ops;
 mod read;
 mod sync;
 mod text;
+
+pub use ingest::to_protobuf as otlp_json_to_protobuf;

@@ -14,6 +14,7 @@ mod files;
 mod frame;
 mod log;
 mod mutate;
+mod otlp;
 mod payload;
 mod reseal;
 
@@ -48,6 +49,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "footer", run: files::footer, golden: &[("journal/tests/golden", "")], max_len: 64 << 10 },
     Target { name: "meta", run: files::meta, golden: &[("journal/tests/golden", "clad.meta")], max_len: 66 << 10 },
     Target { name: "recovery", run: log::recovery, golden: &[], max_len: 512 },
+    Target { name: "otlp", run: otlp::otlp, golden: &[], max_len: 4 << 10 },
+    Target { name: "otlp_json", run: otlp::otlp_json, golden: &[], max_len: 4 << 10 },
     Target { name: "config", run: config::config, golden: &[("deploy", "clad.toml")], max_len: 16 << 10 },
 ];
 

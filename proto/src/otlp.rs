@@ -9,11 +9,13 @@
 mod encoded;
 mod error;
 mod fields;
+mod request;
 
 pub use encoded::Logs;
 pub use error::OtlpError;
 pub use fields::NotProtobuf;
 pub(crate) use fields::{Content, Fields, Pieces};
+pub use request::{ExportLimits, ExportPart, ExportParts, ExportRequest, SPLIT_BYTES};
 
 use crate::{
     grpc::generated::opentelemetry::proto::{common::v1 as common, logs::v1 as logs, resource::v1 as resource},

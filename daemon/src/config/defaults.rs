@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::types::{
-    Access, Admin, Config, Daemon, Durability, FireAndForget, GroupCommit, Ingest, IoEngine, Journal, Limits, Listener,
-    Log, LogFormat, LogLevel, Metrics, Retention, Rotation, SharedMemory, UnixSocket,
+    Access, Admin, Config, Daemon, DefaultAck, Durability, FireAndForget, GroupCommit, Ingest, IoEngine, Journal,
+    Limits, Listener, Log, LogFormat, LogLevel, Metrics, Otlp, Retention, Rotation, SharedMemory, UnixSocket,
 };
 
 const MIB: u64 = 1 << 20;
@@ -68,6 +68,15 @@ impl Default for Config {
                 tcp: loopback_listener(7440),
                 unix: UnixSocket { path: Some(Path::new(LOCAL_DIR).join(INGEST_SOCKET)) },
                 grpc: loopback_listener(7441),
+                otlp: Otlp {
+                    // The listener of gRPC takes OTLP. A host that runs a collector on the usual ports must survive an
+                    // upgrade.
+                    listen: Vec::new(),
+                    allow_plaintext: false,
+                    path: None,
+                    // An exporter that gets an answer may forget the records.
+                    ack: DefaultAck::Highest,
+                },
                 shm: SharedMemory {
                     // It costs nothing before the first ring, and a client that names shm:// asked for it.
                     enabled: true,
@@ -90,6 +99,8 @@ impl Default for Config {
                 max_connections: 4096,
                 // Twice the largest record, so that one always fits beside its resource and scope.
                 max_append_bytes: 4 * MIB,
+                // What the OTLP specification recommends for HTTP.
+                max_message_bytes: 20 * MIB,
                 // With what the journal holds in flight the daemon stays below 64 MiB.
                 max_inflight_bytes: 16 * MIB,
                 // A quarter of all: one flooding client leaves room for the others.

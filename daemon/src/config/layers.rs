@@ -177,7 +177,10 @@ impl Layers {
 
 /// Problem of a name that is no key.
 fn unknown(name: &str, at: &Origin) -> String {
-    let names: Vec<&str> = KEYS.iter().map(|key| key.name).collect();
+    // Of a section, one of its own keys.
+    let within =
+        |key: &str| !schema::is_section(name) || key.strip_prefix(name).is_some_and(|key| key.starts_with('.'));
+    let names: Vec<&str> = KEYS.iter().map(|key| key.name).filter(|key| within(key)).collect();
     let nearest = nearest(name, &names);
     // The answer is in the terms of the question: a variable for a variable.
     let nearest = match schema::find(nearest) {

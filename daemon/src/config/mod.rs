@@ -42,7 +42,7 @@ pub use rules::{
     SEGMENT_BYTES_STEP, SEGMENT_OVERHEAD_BYTES, SIZE_LIMIT_BYTES_MIN,
 };
 pub use types::{
-    Access, Admin, Config, Daemon, Durability, FireAndForget, GroupCommit, Ingest, IoEngine, Journal, Limits, Listener,
-    Log, LogFormat, LogLevel, Metrics, Retention, Rotation, SharedMemory, UnixSocket,
+    Access, Admin, Config, Daemon, DefaultAck, Durability, FireAndForget, GroupCommit, Ingest, IoEngine, Journal,
+    Limits, Listener, Log, LogFormat, LogLevel, Metrics, Retention, Rotation, SharedMemory, UnixSocket,
 };
 pub(crate) use units::{show_duration, show_size};

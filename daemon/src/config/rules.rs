@@ -31,6 +31,9 @@ const MAX_SOCKET_PATH: usize = 107;
 /// Smallest limit on records and batches that still lets ordinary lines through.
 pub const SIZE_LIMIT_BYTES_MIN: u64 = 1 << 10;
 
+/// Largest request of OTLP: a length over gRPC has 32 bits.
+pub(super) const MAX_MESSAGE_BYTES: u64 = 1 << 30;
+
 /// Most bytes in flight: more than any host has, and little enough that multiples of it do not overflow.
 pub(super) const MAX_INFLIGHT_BYTES: u64 = 1 << 40;
 
@@ -159,6 +162,8 @@ fn sizes() -> Vec<Rule> {
         least(field!(limits.max_append_bytes)),
         most(field!(limits.max_append_bytes), MAX_APPEND_BYTES.into()),
         most(field!(limits.max_inflight_bytes), MAX_INFLIGHT_BYTES),
+        least(field!(limits.max_message_bytes)),
+        most(field!(limits.max_message_bytes), MAX_MESSAGE_BYTES),
         at_least(field!(limits.max_append_bytes), field!(journal.max_record_bytes)),
         at_least(field!(limits.max_connection_inflight_bytes), field!(limits.max_append_bytes)),
         at_least(field!(limits.max_inflight_bytes), field!(limits.max_connection_inflight_bytes)),
@@ -350,7 +355,42 @@ fn addresses() -> Vec<Rule> {
         loopback(metrics, field!(metrics.allow_plaintext)),
         another(metrics, tcp),
         another(metrics, grpc),
+        loopback_all(field!(ingest.otlp.listen), field!(ingest.otlp.allow_plaintext)),
+        others(field!(ingest.otlp.listen), [tcp, grpc, metrics]),
     ]
+}
+
+fn loopback_all(listen: Field<Vec<SocketAddr>>, plaintext: Field<bool>) -> Rule {
+    let name = plaintext.key;
+    beside(
+        (listen, plaintext),
+        format!("loopback addresses, unless `{name}` is true"),
+        |addresses, allowed| *allowed || addresses.iter().all(|address| is_loopback(*address)),
+        move |addresses, _| {
+            let address = addresses.iter().find(|address| !is_loopback(**address)).map(SocketAddr::to_string);
+            not_loopback(&address.unwrap_or_default(), name)
+        },
+    )
+}
+
+/// Addresses that differ from each other and from those of other listeners.
+fn others(listen: Field<Vec<SocketAddr>>, taken: [Field<Option<SocketAddr>>; 3]) -> Rule {
+    let names = taken.map(|other| format!("`{}`", other.key)).join(", ");
+    let broken = move |config: &Config| {
+        let addresses: Vec<_> = (listen.of)(config).into_iter().filter(|address| address.port() != 0).collect();
+        let of_another = addresses.iter().find_map(|address| {
+            let other = taken.iter().find(|other| (other.of)(config) == Some(*address))?;
+            Some(format!("{address} is also `{}`", other.key))
+        });
+        let twice = addresses.iter().enumerate().find(|(at, address)| addresses[..*at].contains(address));
+        of_another.or_else(|| twice.map(|(_, address)| format!("{address} is there twice")))
+    };
+    Rule {
+        key: listen.key,
+        beside: taken.iter().map(|other| other.key).collect(),
+        must: format!("other addresses than {names}, each once"),
+        broken: Box::new(broken),
+    }
 }
 
 fn loopback(listen: Field<Option<SocketAddr>>, plaintext: Field<bool>) -> Rule {
@@ -361,11 +401,15 @@ fn loopback(listen: Field<Option<SocketAddr>>, plaintext: Field<bool>) -> Rule {
         |address, allowed| *allowed || address.is_none_or(is_loopback),
         move |address, _| {
             let address = address.map_or_else(String::new, |address| address.to_string());
-            format!(
-                "{address} is not a loopback address and TLS is not in this version of clad; set `{name} = true` to send \
-                 everything in the clear"
-            )
+            not_loopback(&address, name)
         },
+    )
+}
+
+fn not_loopback(address: &str, allow: &str) -> String {
+    format!(
+        "{address} is not a loopback address and TLS is not in this version of clad; set `{allow} = true` to send \
+         everything in the clear"
     )
 }
 
@@ -408,7 +452,7 @@ fn shared_memory() -> Vec<Rule> {
 }
 
 fn sockets() -> Vec<Rule> {
-    let (ingest, admin) = (field!(ingest.unix.path), field!(admin.path));
+    let (ingest, admin, otlp) = (field!(ingest.unix.path), field!(admin.path), field!(ingest.otlp.path));
     // A path that nobody set follows the data folder's.
     let short = |path: Field<Option<PathBuf>>| {
         let long = |path: &Option<PathBuf>| path.as_ref().map_or(0, |path| path.as_os_str().as_bytes().len());
@@ -427,13 +471,20 @@ fn sockets() -> Vec<Rule> {
     vec![
         short(ingest),
         short(admin),
-        beside(
-            (admin, ingest),
-            format!("another path than `{}`", ingest.key),
-            |admin, ingest| ingest.is_none() || ingest != admin,
-            move |_, _| format!("it is also `{}`", ingest.key),
-        ),
+        short(otlp),
+        another_path(admin, ingest),
+        another_path(otlp, ingest),
+        another_path(otlp, admin),
     ]
+}
+
+fn another_path(path: Field<Option<PathBuf>>, other: Field<Option<PathBuf>>) -> Rule {
+    beside(
+        (path, other),
+        format!("another path than `{}`", other.key),
+        |path, other| other.is_none() || other != path,
+        move |_, _| format!("it is also `{}`", other.key),
+    )
 }
 
 #[cfg(test)]

@@ -134,6 +134,22 @@ pub(super) const KEYS: &[Key] = &[
     key!(ingest.grpc.allow_read, RESTART, "Serve reading on it too, to anyone who can connect."),
     key!(ingest.grpc.allow_plaintext, RESTART, "Let it listen beyond the loopback, without encryption."),
     key!(
+        ingest.otlp.listen,
+        RESTART,
+        "Addresses for OTLP alone, gRPC and HTTP on each, such as [\"127.0.0.1:4317\", \"127.0.0.1:4318\"]. ingest.grpc.listen takes OTLP as well."
+    ),
+    key!(ingest.otlp.allow_plaintext, RESTART, "Let it listen beyond the loopback, without encryption."),
+    key!(
+        ingest.otlp.path,
+        RESTART,
+        "Socket for OTLP, gRPC and HTTP; \"\" is off. The kernel names each sender's user and process."
+    ),
+    key!(
+        ingest.otlp.ack,
+        RESTART,
+        "Level at which a request is answered that has no header clad-ack: highest (that the log offers), none, received, written or durable."
+    ),
+    key!(
         ingest.shm.enabled,
         RESTART,
         "Give rings of shared memory on ingest.unix.path to any local user. A user gets at most as many as stay free for others; root is exempt."
@@ -162,6 +178,11 @@ pub(super) const KEYS: &[Key] = &[
         "The most connections over all listeners. A user, or the network, gets at most as many as stay free for others. With none free, the idlest connection of the owner with most is closed for an owner with fewer."
     ),
     key!(limits.max_append_bytes, LIVE, "Largest append."),
+    key!(
+        limits.max_message_bytes,
+        LIVE,
+        "Largest request of OTLP, compressed or not; larger ones are refused for ever."
+    ),
     key!(
         limits.max_inflight_bytes,
         LIVE,

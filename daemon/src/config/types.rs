@@ -107,6 +107,8 @@ pub struct Ingest {
     pub unix: UnixSocket,
     /// gRPC.
     pub grpc: Listener,
+    /// OTLP.
+    pub otlp: Otlp,
     /// Rings of shared memory.
     pub shm: SharedMemory,
 }
@@ -127,6 +129,19 @@ pub struct Listener {
 pub struct UnixSocket {
     /// Path of the socket; `None` is off.
     pub path: Option<PathBuf>,
+}
+
+/// `[ingest.otlp]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Otlp {
+    /// Addresses beside that of gRPC.
+    pub listen: Vec<SocketAddr>,
+    /// True if they may be beyond the loopback without encryption.
+    pub allow_plaintext: bool,
+    /// Path of a socket; `None` is off.
+    pub path: Option<PathBuf>,
+    /// Level of the requests that name none.
+    pub ack: DefaultAck,
 }
 
 /// `[ingest.shm]`
@@ -188,6 +203,8 @@ pub struct Limits {
     pub max_connections: u32,
     /// Largest append.
     pub max_append_bytes: u64,
+    /// Largest request of OTLP.
+    pub max_message_bytes: u64,
     /// Bytes of appends in memory over all connections.
     pub max_inflight_bytes: u64,
     /// The most bytes of appends in memory for one connection.
@@ -237,6 +254,22 @@ words! {
         SyncFileRange = "sync_file_range",
         /// Written at once, synced at leisure; the highest ack is `written`.
         FireAndForget = "fire_and_forget",
+    }
+}
+
+words! {
+    /// Level of an answer, where the sender names none.
+    DefaultAck {
+        /// The highest that the log offers.
+        Highest = "highest",
+        /// An answer at once.
+        None = "none",
+        /// The daemon holds it.
+        Received = "received",
+        /// The kernel has completed the write.
+        Written = "written",
+        /// It is on stable storage.
+        Durable = "durable",
     }
 }
 

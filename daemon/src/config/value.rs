@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::nearest::nearest;
 use super::origin::Origin;
-use super::types::{Durability, IoEngine, LogFormat, LogLevel};
+use super::types::{DefaultAck, Durability, IoEngine, LogFormat, LogLevel};
 use super::units::{parse_duration, parse_size, show_duration, show_size};
 
 /// The text, where it is one.
@@ -190,6 +190,25 @@ impl Setting for Option<SocketAddr> {
     }
 }
 
+/// Addresses: a TOML array of texts; in a variable or a flag, commas are between them.
+impl Setting for Vec<SocketAddr> {
+    fn read(value: &Value) -> Result<Self, String> {
+        const ADDRESSES: &str = "addresses such as [\"127.0.0.1:4317\"] (127.0.0.1:4317,127.0.0.1:4318 outside of a file), or \"\" for none";
+        let all: Option<Self> = match &value.kind {
+            ValueKind::Array(all) => all.iter().map(|one| text(one)?.parse().ok()).collect(),
+            _ => text(value).and_then(|text| {
+                text.split(',').map(str::trim).filter(|one| !one.is_empty()).map(|one| one.parse().ok()).collect()
+            }),
+        };
+        all.ok_or_else(|| expected(ADDRESSES, value))
+    }
+
+    fn show(&self) -> Shown {
+        let all: Vec<String> = self.iter().map(SocketAddr::to_string).collect();
+        Shown::plain(json!(all).to_string(), json!(all))
+    }
+}
+
 /// Makes a closed set of words a setting.
 macro_rules! word_setting {
     ($name:ident) => {
@@ -210,6 +229,7 @@ macro_rules! word_setting {
     };
 }
 
+word_setting!(DefaultAck);
 word_setting!(Durability);
 word_setting!(IoEngine);
 word_setting!(LogLevel);

@@ -1,7 +1,7 @@
 //! Taking records in: from a socket's bytes to an offset, and the answers back.
 //!
 //! ```text
-//! framed, grpc ─▶ Admission::take (check, level, permits) ─▶ Journal::append ─▶ Session (answers due) ─▶ the socket
+//! framed, grpc, otlp ─▶ Admission::take (check, level, permits) ─▶ Journal::append ─▶ Session (answers due) ─▶ the socket
 //! ```
 //! Invariants, for every transport: an append is taken whole or refused whole, and a refusal names the record at fault.
 //! Bytes are counted against the budget before they are taken. Nothing that a peer does costs another peer its answers.
@@ -12,8 +12,10 @@ mod connection_slots;
 mod flush;
 mod framed;
 pub(crate) mod grpc;
+pub(crate) mod http;
 mod listen;
 mod live_settings;
+pub(crate) mod otlp;
 mod peer;
 pub(crate) mod quota;
 #[cfg(test)]
@@ -33,7 +35,8 @@ pub(crate) use connection_slots::{
 pub(crate) use framed::{PeerTimeouts, Service as FramedService};
 pub(crate) use listen::{bind_unix, tcp, unix};
 pub(crate) use live_settings::{LiveSettings, buffers, clamp};
-pub(crate) use peer::{Peer, start_time};
+pub use otlp::to_protobuf;
+pub(crate) use peer::{Peer, start_time, start_time_of_peer};
 pub(crate) use quota::Owner;
 pub(crate) use reactor::Reactor;
 pub(crate) use session::{Answer, Session};

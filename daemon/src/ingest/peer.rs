@@ -41,7 +41,8 @@ impl Peer {
         Self::local(Transport::Shm, uid, gid, pid, pid_start)
     }
 
-    fn local(transport: Transport, uid: u32, gid: u32, pid: Option<u32>, pid_start: Option<u64>) -> Self {
+    /// A peer on a Unix socket, by any transport.
+    pub(crate) fn local(transport: Transport, uid: u32, gid: u32, pid: Option<u32>, pid_start: Option<u64>) -> Self {
         let (uid_seen, gid_seen) = (Some(uid), Some(gid));
         let peer_meta = PeerMeta {
             transport: Some(transport),
@@ -103,6 +104,8 @@ impl Peer {
             Transport::Unix => crate::ops::metrics::Transport::Unix,
             Transport::Grpc => crate::ops::metrics::Transport::Grpc,
             Transport::Shm => crate::ops::metrics::Transport::Shm,
+            Transport::OtlpGrpc => crate::ops::metrics::Transport::OtlpGrpc,
+            Transport::OtlpHttp => crate::ops::metrics::Transport::OtlpHttp,
             _ => crate::ops::metrics::Transport::Tcp,
         }
     }

@@ -232,6 +232,10 @@ fn listeners(config: &Config, report: &mut Report) {
         report.note(what, finding);
         listens(what, key, listener.listen, report);
     }
+    for address in &config.ingest.otlp.listen {
+        report.note("otlp", address.to_string());
+        listens("otlp", "ingest.otlp.listen", Some(*address), report);
+    }
     let finding = config.metrics.listen.map_or_else(off, |address| address.to_string());
     report.note("metrics", finding);
     listens("metrics", "metrics.listen", config.metrics.listen, report);
@@ -287,9 +291,9 @@ fn is_taken(what: &'static str, place: &str, Listening { owner }: &Listening, ke
 }
 
 fn sockets(config: &Config, report: &mut Report) {
-    for (what, key, path) in
-        [("unix", "ingest.unix.path", &config.ingest.unix.path), ("admin", "admin.path", &config.admin.path)]
-    {
+    let otlp = ("otlp", "ingest.otlp.path", &config.ingest.otlp.path);
+    let always = [("unix", "ingest.unix.path", &config.ingest.unix.path), ("admin", "admin.path", &config.admin.path)];
+    for (what, key, path) in always.into_iter().chain(otlp.2.is_some().then_some(otlp)) {
         let Some(path) = path else {
             report.note(what, "off".to_owned());
             continue;

@@ -42,10 +42,11 @@ impl InheritedSockets {
     #[must_use]
     pub fn strangers(&self, config: &Config) -> Vec<String> {
         let (ingest, metrics) = (&config.ingest, &config.metrics);
-        let tcp = [ingest.tcp.listen, ingest.grpc.listen, metrics.listen];
-        let unix = [&ingest.unix.path, &config.admin.path];
+        let one = [ingest.tcp.listen, ingest.grpc.listen, metrics.listen].into_iter().flatten();
+        let tcp: Vec<SocketAddr> = one.chain(ingest.otlp.listen.iter().copied()).collect();
+        let unix = [&ingest.unix.path, &ingest.otlp.path, &config.admin.path];
         let known = |socket: &&Socket| match socket {
-            Socket::Tcp(_, address) => !tcp.contains(&Some(*address)),
+            Socket::Tcp(_, address) => !tcp.contains(address),
             Socket::Unix(_, path) => !unix.iter().any(|p| p.as_deref().is_some_and(|p| same(p, path))),
         };
         self.0.iter().filter(known).map(stranger).collect()
@@ -96,7 +97,7 @@ fn same(one: &Path, other: &Path) -> bool {
 
 fn stranger(socket: &Socket) -> String {
     let (address, keys) = match socket {
-        Socket::Tcp(_, address) => (address.to_string(), "ingest.tcp.listen or ingest.grpc.listen"),
+        Socket::Tcp(_, address) => (address.to_string(), "ingest.tcp.listen, ingest.grpc.listen or ingest.otlp.listen"),
         Socket::Unix(_, path) => (path.display().to_string(), "ingest.unix.path"),
     };
     format!(

@@ -42,6 +42,7 @@ const THREADS_JOIN_TIMEOUT: Duration = Duration::from_millis(100);
 /// Runs the daemon until a stop signal. `args` are stored for the reload on HUP.
 #[must_use]
 pub fn run(loaded: Loaded, args: LoadArgs) -> Exit {
+    clad_journal::io::return_large_memory();
     // First of all, while there are no threads.
     let inherited_fds = InheritedFds::of_process();
     let inherited = InheritedSockets::of_process(InheritedFds::is_name);

@@ -16,6 +16,8 @@ use tokio_stream::wrappers::UnixListenerStream;
 use crate::access::Access;
 use crate::exit::Exit;
 use crate::fdstore::{FdStore, StoredRing};
+use crate::ingest::http::Listener as HttpListener;
+use crate::ingest::otlp::{self, Otlp};
 use crate::ingest::quota::Quota;
 use crate::ingest::rings::{self, Rings};
 use crate::ingest::{self, grpc};
@@ -155,7 +157,14 @@ impl Services {
             reads: reads.clone(),
             rings: rings.clone(),
         };
-        let live_settings = LiveSettings::new(service);
+        let live_settings = LiveSettings::new(service, config.limits.max_message_bytes);
+        let ack = setup::default_ack(config.ingest.otlp.ack);
+        if let Some(ack) = ack.filter(|ack| *ack > highest) {
+            tracing::warn!(
+                "ingest.otlp.ack = {ack}, and this log reaches {highest} at most: requests that ask for no other level are refused"
+            );
+        }
+        let otlp = Otlp::new(self.journal.clone(), live_settings.clone(), ack);
         let access = Arc::new(Access::new(&config.access.read_group));
         if let (Some(path), Some(listener)) = (&config.ingest.unix.path, listener) {
             listen_addresses.insert("unix".to_owned(), path.display().to_string());
@@ -189,12 +198,28 @@ impl Services {
         {
             listen_addresses.insert("grpc".to_owned(), address);
             grpc::serve(
-                listener,
+                HttpListener::Tcp(listener),
                 live_settings.clone(),
                 connection_slots.clone(),
+                &otlp,
                 config.ingest.grpc.allow_read,
                 self.health.clone(),
             );
+        }
+        let mut otlp_addresses = Vec::new();
+        for address in &config.ingest.otlp.listen {
+            let bound = bind_tcp("ingest.otlp.listen", Some(*address), &mut inherited).await?;
+            let Some((listener, address)) = bound else { continue };
+            otlp_addresses.push(address);
+            otlp::serve(HttpListener::Tcp(listener), &otlp, live_settings.clone(), connection_slots.clone());
+        }
+        if let Some(path) = &config.ingest.otlp.path {
+            let listener = bind_unix_of("ingest.otlp.path", path, 0o666, &mut inherited, &mut sockets)?;
+            otlp_addresses.push(path.display().to_string());
+            otlp::serve(HttpListener::Unix(listener), &otlp, live_settings.clone(), connection_slots.clone());
+        }
+        if !otlp_addresses.is_empty() {
+            listen_addresses.insert("otlp".to_owned(), otlp_addresses.join(", "));
         }
         if let Some(path) = &config.admin.path {
             let listener = bind_unix_of("admin.path", path, 0o660, &mut inherited, &mut sockets)?;

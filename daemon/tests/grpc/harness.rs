@@ -45,13 +45,17 @@ pub(crate) fn spawn(dir: &Path, sets: &[String]) -> Child {
 }
 
 pub(crate) async fn find(dir: &Path) -> v1::StatusResponse {
+    find_when(dir, |status| status.ready).await
+}
+
+pub(crate) async fn find_when(dir: &Path, is_it: impl Fn(&v1::StatusResponse) -> bool) -> v1::StatusResponse {
     let socket: PathBuf = dir.join("clad-data/admin.sock");
     let endpoint = Endpoint::try_from(format!("unix://{}", socket.display())).unwrap();
     let begun = Instant::now();
     loop {
         if let Ok(channel) = endpoint.connect().await
             && let Ok(status) = AdminClient::new(channel).status(v1::StatusRequest {}).await
-            && status.get_ref().ready
+            && is_it(status.get_ref())
         {
             return status.into_inner();
         }
@@ -63,10 +67,15 @@ pub(crate) async fn find(dir: &Path) -> v1::StatusResponse {
 
 impl Daemon {
     pub(crate) async fn start(sets: &[&str]) -> Self {
+        Self::start_when(sets, |status| status.ready).await
+    }
+
+    /// A daemon that is as it says, which may be one that takes no appends.
+    pub(crate) async fn start_when(sets: &[&str], is_it: impl Fn(&v1::StatusResponse) -> bool) -> Self {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let sets: Vec<String> = sets.iter().map(|&set| set.to_owned()).collect();
         let child = spawn(dir.path(), &sets);
-        let status = find(dir.path()).await;
+        let status = find_when(dir.path(), is_it).await;
         Self { child, sets, grpc: status.listeners["grpc"].clone(), highest: status.highest_ack(), dir }
     }
 
@@ -83,6 +92,10 @@ impl Daemon {
         self.stop();
         self.child = spawn(self.dir.path(), &self.sets);
         self.grpc = find(self.dir.path()).await.listeners["grpc"].clone();
+    }
+
+    pub(crate) async fn status(&self) -> v1::StatusResponse {
+        find(self.dir.path()).await
     }
 
     pub(crate) async fn channel(&self) -> Channel {

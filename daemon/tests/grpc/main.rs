@@ -2,6 +2,7 @@
 //! reflection, a restart, and the way down.
 
 mod harness;
+mod otlp;
 
 use std::time::Duration;
 
@@ -389,6 +390,7 @@ async fn both_versions_of_reflection_say_what_is_here() {
         "grpc.health.v1.Health",
         "grpc.reflection.v1.ServerReflection",
         "grpc.reflection.v1alpha.ServerReflection",
+        "opentelemetry.proto.collector.logs.v1.LogsService",
     ];
     assert_eq!(reflected!(v1, daemon.channel().await), expected);
     assert_eq!(reflected!(v1alpha, daemon.channel().await), expected);
@@ -510,6 +512,11 @@ async fn a_connection_over_the_limit_is_refused_and_costs_the_others_nothing() {
     timeout(TEST_TIMEOUT, tokio::io::AsyncReadExt::read_to_end(&mut raw, &mut frames)).await.unwrap().unwrap();
     let said = String::from_utf8_lossy(&frames);
     assert!(said.ends_with("as many connections as [limits] max_connections allows are open"), "{said}");
+    let mut raw = tokio::net::TcpStream::connect(&daemon.grpc).await.unwrap();
+    tokio::io::AsyncWriteExt::write_all(&mut raw, b"POST /v1/logs HTTP/1.1\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    timeout(TEST_TIMEOUT, tokio::io::AsyncReadExt::read_to_string(&mut raw, &mut answer)).await.unwrap().unwrap();
+    assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("\r\nretry-after: 1\r\n"), "{answer}");
     stream.append(0, v1::AckLevel::Received, lines(1)).await;
     assert_eq!(stream.accepted().await.count, 1);
 }

@@ -10,6 +10,7 @@ mod http2;
 mod lengths;
 mod many_connections;
 mod messages;
+mod otlp;
 mod slow;
 mod streams;
 

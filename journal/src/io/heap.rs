@@ -12,6 +12,22 @@ pub fn release_free_memory() {
     let _ = unsafe { libc::malloc_trim(0) };
 }
 
+/// Makes the allocator return pieces of 4 MiB and more as they are freed. To be called once, at the start.
+///
+/// By itself, glibc raises the size from which it does so to that of each such piece, up to 32 MiB, and retains twice as
+/// much at the end of each arena: after requests of 20 MiB, one at a time, 100 MB of free memory were measured.
+#[cfg(target_env = "gnu")]
+pub fn return_large_memory() {
+    const PIECE: libc::c_int = 4 << 20;
+    const THRESHOLD: libc::c_int = -3; // where glibc takes a piece from the system by itself: malloc.h
+    // SAFETY: no pointer goes in or comes out. With one of both set, glibc leaves both as they are.
+    let _ = unsafe { (libc::mallopt(THRESHOLD, PIECE), libc::mallopt(libc::M_TRIM_THRESHOLD, 2 * PIECE)) };
+}
+
+/// Does nothing: other allocators do this by themselves, or not at all.
+#[cfg(not(target_env = "gnu"))]
+pub fn return_large_memory() {}
+
 /// Does nothing: other allocators do this by themselves, or not at all.
 #[cfg(not(target_env = "gnu"))]
 pub fn release_free_memory() {}

@@ -39,7 +39,7 @@ pub use buffer::IoBuf;
 pub use engine::{Engine, EngineReport, EngineWish, Fallback, FallbackReason};
 pub use file::{Access, Durability, File, Lock};
 pub(crate) use file::{read_once, read_thrice};
-pub use heap::release_free_memory;
+pub use heap::{release_free_memory, return_large_memory};
 pub use latch::Latched;
 pub use latched_file::LatchedFile;
 pub use os::{EngineOptions, OsStorage};

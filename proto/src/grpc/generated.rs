@@ -29,6 +29,17 @@ pub mod opentelemetry {
                 tonic::include_proto!("opentelemetry.proto.resource.v1");
             }
         }
+        /// Services that take what others export.
+        pub mod collector {
+            /// For log records.
+            pub mod logs {
+                /// Version 1.
+                #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all, rustdoc::all)] // generated
+                pub mod v1 {
+                    tonic::include_proto!("opentelemetry.proto.collector.logs.v1");
+                }
+            }
+        }
         /// Log records.
         pub mod logs {
             /// Version 1.

@@ -1,7 +1,7 @@
 //! The generated gRPC services `clad.v1` and the OTLP messages that they carry.
 //!
 //! The `.proto` files under `proto/clad` are ours. Those under `proto/opentelemetry` are the official ones of the
-//! OpenTelemetry project, unchanged, under the Apache License 2.0.
+//! OpenTelemetry project, unchanged, under the Apache License 2.0; but for `collector`, which is written after them.
 
 mod asked;
 mod convert;

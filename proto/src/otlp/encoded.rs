@@ -87,21 +87,21 @@ impl<'a> Logs<'a> {
 }
 
 /// The fields of `ResourceLogs`.
-struct Top<'a> {
-    resource: Option<Pieces<'a>>,
-    schema_url: &'a str,
-    scope_logs: &'a [u8],
+pub(super) struct Top<'a> {
+    pub(super) resource: Option<Pieces<'a>>,
+    pub(super) schema_url: &'a str,
+    pub(super) scope_logs: &'a [u8],
 }
 
 /// The fields of `ScopeLogs`.
-struct ScopeLogs<'a> {
+pub(super) struct ScopeLogs<'a> {
     scope: Option<Pieces<'a>>,
     records: usize,
     schema_url: &'a str,
 }
 
 impl<'a> ScopeLogs<'a> {
-    fn read(message: &'a [u8]) -> Result<Self, NotProtobuf> {
+    pub(super) fn read(message: &'a [u8]) -> Result<Self, NotProtobuf> {
         let mut it = Self { scope: None, records: 0, schema_url: "" };
         for field in Fields(message) {
             match field? {
@@ -115,7 +115,7 @@ impl<'a> ScopeLogs<'a> {
     }
 }
 
-fn put_group(sink: &mut Sink, top: &Top<'_>, scope_logs: &ScopeLogs<'_>) -> Result<(), EncodeError> {
+pub(super) fn put_group(sink: &mut Sink, top: &Top<'_>, scope_logs: &ScopeLogs<'_>) -> Result<(), EncodeError> {
     if let Some(resource) = top.resource {
         let mut dropped = 0;
         each(resource.fields(), 2, |content| {
@@ -178,7 +178,7 @@ fn put_entity(sink: &mut Sink, message: &[u8]) -> Result<(), EncodeError> {
 }
 
 /// Adds a `LogRecord`; where it does not go in, nothing has changed.
-fn put_record(builder: &mut PayloadBuilder, message: Content<'_>) -> Result<(), EncodeError> {
+pub(super) fn put_record(builder: &mut PayloadBuilder, message: Content<'_>) -> Result<(), EncodeError> {
     let message = message.bytes()?;
     let mut head = RecordHead::default();
     let (mut severity_text, mut event_name, mut dropped) = ("", "", 0);

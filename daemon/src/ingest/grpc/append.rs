@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use clad_journal::{Accepted, Watcher};
-use clad_proto::frame::{AppendHead, AppendView, Flush, Hello};
+use clad_proto::frame::{AppendHead, AppendView, Flush, Hello, Transport};
 use clad_proto::grpc::{Asked, AskedAppend, to_status, v1};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo, Payload};
 use tokio::sync::{mpsc, watch};
@@ -38,9 +38,7 @@ use tonic_prost::ProstEncoder;
 use v1::append_response::Message as Reply;
 
 use super::assembly::{Limits, MESSAGE_TIMEOUT, Message, Messages, Share, Waiters};
-use super::calls::{CLOSE_TIMEOUT, Calls};
-use super::listen::Caller;
-use super::streams::StreamSlot;
+use crate::ingest::http::{CLOSE_TIMEOUT, Caller, Calls, StreamSlot};
 use crate::ingest::quota::{Owner, QuotaHandle};
 use crate::ingest::slots::PendingAnswer;
 use crate::ingest::{
@@ -91,8 +89,11 @@ impl Service<http::Request<tonic::body::Body>> for Ingest {
 impl Ingest {
     fn append(&self, request: http::Request<tonic::body::Body>) -> http::Response<tonic::body::Body> {
         let caller = request.extensions().get::<Caller>();
-        let (address, owner) = caller.map_or((None, Owner::Network), |caller| (Some(caller.address), caller.owner));
-        let peer = Peer::network(clad_proto::frame::Transport::Grpc, address, owner, self.may_read);
+        let owner = caller.map_or(Owner::Network, |caller| caller.owner);
+        let peer = caller.map_or_else(
+            || Peer::network(Transport::Grpc, None, owner, self.may_read),
+            |caller| caller.peer(Transport::Grpc, self.may_read),
+        );
         let pending_answer = caller.map(Caller::pending_answer);
         let (out, answers) = mpsc::channel(QUEUED_ANSWERS_MAX);
         // The same limits to its end, whatever a reload does meanwhile.

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
+use crate::ingest::otlp::LOGS_SERVICE;
 use crate::ops::health::Health;
 
 /// Follows the daemon's own state until it stops.
@@ -19,7 +20,7 @@ pub(super) async fn follow(health: Health, may_read: bool, reporter: HealthRepor
     loop {
         let stopping = *stop.borrow();
         let takes = state.borrow_and_update().not_ready.is_none() && !stopping;
-        for (service, serves) in [("", takes), (INGEST, takes), (LOG, may_read && !stopping)] {
+        for (service, serves) in [("", takes), (INGEST, takes), (LOGS_SERVICE, takes), (LOG, may_read && !stopping)] {
             let status = if serves { ServingStatus::Serving } else { ServingStatus::NotServing };
             reporter.set_service_status(service, status).await;
         }

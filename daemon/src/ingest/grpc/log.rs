@@ -17,8 +17,7 @@ use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 use v1::read_response::Message;
 
-use super::calls::{CLOSE_TIMEOUT, Calls};
-use super::listen::Caller;
+use crate::ingest::http::{CLOSE_TIMEOUT, Caller, Calls};
 use crate::ops::metrics;
 use crate::read::{Block, Ended, Item, Reads};
 

@@ -43,6 +43,10 @@ label! {
         Grpc = "grpc",
         /// A ring of shared memory.
         Shm = "shm",
+        /// OTLP over gRPC. Its connections are among those of gRPC.
+        OtlpGrpc = "otlp_grpc",
+        /// OTLP over HTTP. Its connections are among those of gRPC.
+        OtlpHttp = "otlp_http",
     }
 }
 
@@ -135,6 +139,28 @@ label! {
         JournalFailed = "journal_failed",
         /// The daemon is stopping.
         Stopping = "stopping",
+    }
+}
+
+label! {
+    /// Answer to a request of OTLP.
+    OtlpCode, "code" {
+        /// Everything has its level.
+        Ok = "ok",
+        /// Some records are refused for ever, the others have their level.
+        Partial = "partial",
+        /// Not readable, or no record of it is good.
+        Invalid = "invalid",
+        /// Longer than its limit.
+        TooLarge = "too_large",
+        /// An encoding or content type that is not taken.
+        Unsupported = "unsupported",
+        /// An ack level that this log cannot reach.
+        Level = "level",
+        /// A limit on memory, requests or producers: to be sent again.
+        Busy = "busy",
+        /// A full disk, a failed journal, the end of the daemon: to be sent again.
+        Unavailable = "unavailable",
     }
 }
 

@@ -20,7 +20,9 @@ mod tests;
 use std::time::Duration;
 
 pub(crate) use labels::Label;
-pub use labels::{Broken, Dropped, Fallback, Level, Recovery, Rejected, Rule, Share, Transport, Trigger, Watermark};
+pub use labels::{
+    Broken, Dropped, Fallback, Level, OtlpCode, Recovery, Rejected, Rule, Share, Transport, Trigger, Watermark,
+};
 use scrape::meters;
 pub use scrape::{Scrape, install};
 pub(crate) use snapshot::{Recent, counters};
@@ -67,6 +69,9 @@ counting! { m:
 
     /// Resent records were stored already.
     pub fn deduplicated(records: u64) { m.deduplicated_records.increment(records) }
+
+    /// A request of OTLP was answered.
+    pub fn otlp_request(code: OtlpCode) { m.otlp_requests.of(code).increment(1) }
 
     /// A batch was handed to the disk.
     pub fn batch(records: u64, bytes: u64) {

@@ -12,7 +12,7 @@ use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
 use super::damaged::Damaged;
 use super::histogram::{BYTES, Buckets, DURATIONS, Histogram, RECORDS};
 use super::labels::{
-    Broken, Dropped, Fallback, Label, Level, Recovery, Rejected, Rule, Share, Transport, Trigger, Watermark,
+    Broken, Dropped, Fallback, Label, Level, OtlpCode, Recovery, Rejected, Rule, Share, Transport, Trigger, Watermark,
 };
 
 /// Kind of a metric.
@@ -64,6 +64,7 @@ metrics_table! {
     DROPPED_RECORDS = "clad_dropped_records_total", Counter, Dropped::NAME, "Records dropped without an answer to their sender.";
     REFUSED_FOR_SHARE = "clad_refused_for_share_total", Counter, Share::NAME, "Refusals of a shared resource, because the owner's share was used up or nothing was free.";
     DEDUPLICATED_RECORDS = "clad_deduplicated_records_total", Counter, "", "Resent records that were stored already.";
+    OTLP_REQUESTS = "clad_otlp_requests_total", Counter, OtlpCode::NAME, "Requests of OTLP, by their answer.";
     APPEND_DURATION = "clad_append_duration_seconds", Histogram, Level::NAME, "From decoding an append to the release of its ack.";
     SYNC_DURATION = "clad_sync_duration_seconds", Histogram, "", "One sync, or one write that syncs.";
     SYNC_FAILURES = "clad_sync_failures_total", Counter, "", "Writes or syncs that failed; each latches the journal.";
@@ -194,6 +195,7 @@ meters! { totals:
     dropped_records: Family<Dropped, Count> = totals.family(DROPPED_RECORDS);
     refused_for_share: Family<Share, Count> = totals.family(REFUSED_FOR_SHARE);
     deduplicated_records: Count = totals.total(counter!(DEDUPLICATED_RECORDS));
+    otlp_requests: Family<OtlpCode, Count> = totals.family(OTLP_REQUESTS);
     append_duration: Family<Level, Histogram> = Family::new(|_| histogram(DURATIONS));
     sync_duration: Histogram = histogram(DURATIONS);
     sync_failures: Count = totals.total(counter!(SYNC_FAILURES));

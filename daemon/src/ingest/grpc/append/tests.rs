@@ -62,7 +62,8 @@ impl Harness {
             stop: stopped,
         };
         let (calls, waiters) = (Calls::default(), Waiters::default());
-        let ingest = Ingest { live_settings: LiveSettings::new(service.clone()), may_read: false, calls, waiters };
+        let ingest =
+            Ingest { live_settings: LiveSettings::new(service.clone(), 20 << 20), may_read: false, calls, waiters };
         let (ask, asked) = mpsc::channel(100);
         let body = tonic::body::Body::new(axum::body::Body::from_stream(ReceiverStream::new(asked)));
         let answers = axum::body::Body::new(ingest.append(http::Request::new(body)).into_body()).into_data_stream();

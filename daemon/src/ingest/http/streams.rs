@@ -1,18 +1,19 @@
-//! Places of streams, over all gRPC connections.
+//! Places of requests, over all connections that speak HTTP.
 //!
 //! Invariants:
-//! - A call of any method has a place before its body is read, and holds it until its answer has ended. So the memory
+//! - A request of any kind has a place before its body is read, and holds it until its answer has ended. So the memory
 //!   of all streams is bounded by [`STREAMS_MAX`], and not by connections times streams of each.
-//! - A call without a place is refused with RESOURCE_EXHAUSTED and may be made again later. Its body is not read.
+//! - A request without a place is refused in the words of its protocol and may be made again later. Its body is not
+//!   read.
 //! - An owner never has all of the places: the quota leaves some for another owner.
 
 use std::sync::Arc;
 
+use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::middleware::Next;
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
-use clad_proto::grpc::to_status;
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
 use http_body_util::BodyExt;
 
@@ -21,13 +22,13 @@ use crate::ingest::count_refusal;
 use crate::ingest::quota::{Owner, Quota, QuotaGuard};
 
 /// Streams over all connections.
-pub(super) const STREAMS_MAX: usize = 2048;
+pub(crate) const STREAMS_MAX: usize = 2048;
 /// Time that a refused caller is asked to wait.
 const RETRY_AFTER_MS: u32 = 1000;
 
 /// The place of a stream, given back with the last clone.
 #[derive(Clone)]
-pub(super) struct StreamSlot(#[expect(dead_code, reason = "it is there to be dropped")] Arc<QuotaGuard>);
+pub(crate) struct StreamSlot(#[expect(dead_code, reason = "it is there to be dropped")] Arc<QuotaGuard>);
 
 impl StreamSlot {
     /// Passes a frame of the answer on. The closure that calls it owns the place while the answer's body lives.
@@ -36,26 +37,37 @@ impl StreamSlot {
     }
 }
 
-/// Gives a call its place, or refuses it. The request's extensions have a clone, for what outlives the answer's body.
-pub(super) async fn with_stream_slot(State(slots): State<Arc<Quota>>, mut request: Request, next: Next) -> Response {
+/// Answer of a protocol to a request that has no place.
+pub(crate) type Refuse = fn(&Request, &ErrorInfo) -> Response;
+
+/// Routes whose requests each take a place.
+pub(crate) fn with_stream_slots(routes: Router, slots: &Arc<Quota>, refuse: Refuse) -> Router {
+    routes.layer(from_fn_with_state((slots.clone(), refuse), with_stream_slot))
+}
+
+/// Gives a request its place, or refuses it. The request's extensions have a clone, for what outlives the answer's body.
+async fn with_stream_slot(
+    State((slots, refuse)): State<(Arc<Quota>, Refuse)>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let owner = request.extensions().get::<Caller>().map_or(Owner::Network, |caller| caller.owner);
-    let Some(slot) = slots.handle(owner).try_take(1) else { return refusal(owner) };
+    let Some(slot) = slots.handle(owner).try_take(1) else { return refuse(&request, &refusal(owner)) };
     let slot = StreamSlot(Arc::new(slot));
     request.extensions_mut().insert(slot.clone());
     next.run(request).await.map(|body| Body::new(body.map_frame(move |frame| slot.beside(frame))))
 }
 
-fn refusal(owner: Owner) -> Response {
-    let text = format!("{owner} has its share of the {STREAMS_MAX} gRPC streams: end streams, or try again later");
+fn refusal(owner: Owner) -> ErrorInfo {
+    let text = format!("{owner} has its share of the {STREAMS_MAX} open requests: end some, or try again later");
     let error = ErrorInfo::new(ErrorCode::Busy, text).retry_after_ms(RETRY_AFTER_MS);
     count_refusal(AckLevel::Received, error.code, 1);
-    to_status(&error).into_http()
+    error
 }
 
 #[cfg(test)]
 mod tests {
-    use axum::Router;
-    use clad_proto::grpc::from_status;
+    use clad_proto::grpc::{from_status, to_status};
     use tonic::codegen::Service;
     use tonic::{Code, Status};
 
@@ -72,9 +84,8 @@ mod tests {
     #[tokio::test]
     async fn a_call_beyond_all_places_is_refused_until_one_is_free() {
         let quota = Quota::new(4);
-        let mut router = Router::new()
-            .fallback(async || "it is served")
-            .layer(axum::middleware::from_fn_with_state(quota.clone(), with_stream_slot));
+        let served = Router::new().fallback(async || "it is served");
+        let mut router = with_stream_slots(served, &quota, |_, error| to_status(error).into_http());
         let mut open = Vec::new();
         let refused = loop {
             assert!(open.len() < 4, "nothing is refused");

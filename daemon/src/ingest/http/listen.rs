@@ -1,11 +1,10 @@
-//! Connections, before HTTP/2 sees them.
+//! Connections, before HTTP sees them.
 //!
-//! Invariants: a connection has its slot for as long as its socket is open; one over the limit is notified in HTTP/2's
-//! own words. One that does not begin to speak HTTP/2 in time is closed. An error of `accept` is waited out, never spun
+//! Invariants: a connection has its slot for as long as its socket is open; one over the limit is notified in the words
+//! of the HTTP that it speaks. One that does not begin to speak in time is closed. An error of `accept` is waited out, never spun
 //! on. Once [`Connection`]s are cut, their sockets close whatever calls are open. A peer that takes no output for as
 //! long as [`PeerTimeouts`] allows is closed: longer where it has read.
 
-use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -15,35 +14,50 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
+use clad_proto::frame::Transport;
 use clad_proto::limits::MAX_READS_PER_CONNECTION;
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::Sleep;
-use tokio_stream::wrappers::ReceiverStream;
-use tokio_stream::{Stream, StreamExt};
-use tonic::transport::server::Connected;
 
+use super::stream::Stream;
 use crate::ingest::quota::Owner;
 use crate::ingest::slots::{PendingAnswer, SlotState};
 use crate::ingest::{
-    ConnectionSlot, ConnectionSlots, LiveSettings, PeerTimeouts, count_refusal, makes_room, no_place, sock_diag,
+    ConnectionSlot, ConnectionSlots, LiveSettings, Peer, PeerTimeouts, count_refusal, makes_room, no_place, sock_diag,
+    start_time_of_peer,
 };
 use crate::ops::metrics;
 
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Bytes that every HTTP/2 client sends first.
+/// Bytes that every HTTP/2 client sends first; a request of HTTP/1 is longer.
 const PREFACE_BYTES: usize = 24;
+/// The first of them.
+const PREFACE_BEGIN: &[u8] = b"PRI ";
 /// Time and bytes that a connection over the limit gets to read why.
 const REFUSAL: (Duration, u64) = (Duration::from_secs(1), 64 * 1024);
 
+/// A listening socket of either kind.
+pub(crate) enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+/// Identity of a peer, as the kernel reports it.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Identity {
+    Network(SocketAddr),
+    Local { uid: u32, gid: u32, pid: Option<u32>, pid_start: Option<u64> },
+}
+
 /// The caller; every request has it in its extensions.
 #[derive(Clone, Debug)]
-pub(super) struct Caller {
-    pub(super) address: SocketAddr,
+pub(crate) struct Caller {
+    identity: Identity,
     /// Owner whose share of the quotas it uses.
-    pub(super) owner: Owner,
+    pub(crate) owner: Owner,
     slot_state: Arc<SlotState>,
     /// One permit for each read that may be open on this connection.
     reads: Arc<Semaphore>,
@@ -51,14 +65,43 @@ pub(super) struct Caller {
     has_read: Arc<AtomicBool>,
 }
 
+impl Listener {
+    async fn accept(&self) -> io::Result<(Stream, Identity, Owner)> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, address) = listener.accept().await?;
+                let owner = sock_diag::owner(&stream, address).await;
+                let _ = stream.set_nodelay(true);
+                Ok((Stream::Tcp(stream), Identity::Network(address), owner))
+            }
+            Self::Unix(listener) => {
+                let (stream, _) = listener.accept().await?;
+                let cred = stream.peer_cred()?;
+                let (uid, gid) = (cred.uid(), cred.gid());
+                let pid = cred.pid().and_then(|pid| u32::try_from(pid).ok());
+                let pid_start = pid.and_then(|pid| start_time_of_peer(&stream, pid));
+                Ok((Stream::Unix(stream), Identity::Local { uid, gid, pid, pid_start }, Owner::Uid(uid)))
+            }
+        }
+    }
+}
+
 impl Caller {
+    /// The peer that appends by this caller.
+    pub(crate) fn peer(&self, transport: Transport, may_read: bool) -> Peer {
+        match self.identity {
+            Identity::Network(address) => Peer::network(transport, Some(address), self.owner, may_read),
+            Identity::Local { uid, gid, pid, pid_start } => Peer::local(transport, uid, gid, pid, pid_start),
+        }
+    }
+
     /// For a call that says whether it has a pending answer.
-    pub(super) fn pending_answer(&self) -> PendingAnswer {
+    pub(crate) fn pending_answer(&self) -> PendingAnswer {
         self.slot_state.pending_answer()
     }
 
     /// A place for one more read.
-    pub(super) fn begin_read(&self) -> Option<OwnedSemaphorePermit> {
+    pub(crate) fn begin_read(&self) -> Option<OwnedSemaphorePermit> {
         let slot = self.reads.clone().try_acquire_owned().ok()?;
         self.has_read.store(true, Ordering::Relaxed);
         Some(slot)
@@ -67,15 +110,13 @@ impl Caller {
 
 /// A socket with its place.
 pub(super) struct Connection {
-    stream: TcpStream,
+    stream: Stream,
     caller: Caller,
     /// Nothing any more once it is cut.
     cut: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     /// There until the preface has come.
     handshake: Option<Pin<Box<Sleep>>>,
     got: usize,
-    /// Dropped with the connection; that ends the stream that it was made for.
-    over: Option<mpsc::Sender<Infallible>>,
     peer_timeouts: PeerTimeouts,
     /// Set while it waits for the peer to take something, with the time since when.
     taking: Option<(tokio::time::Instant, Pin<Box<Sleep>>)>,
@@ -85,7 +126,7 @@ pub(super) struct Connection {
 
 /// Accepts until `stop`.
 pub(super) fn accept(
-    listener: TcpListener,
+    listener: Listener,
     connection_slots: Arc<ConnectionSlots>,
     live_settings: LiveSettings,
     cut: watch::Receiver<bool>,
@@ -98,22 +139,21 @@ pub(super) fn accept(
                 got = listener.accept() => got,
                 _ = stop.wait_for(|stop| *stop) => return,
             };
-            let (stream, address) = match got {
+            let (stream, identity, owner) = match got {
                 Ok(got) => got,
                 Err(e) => {
-                    tracing::warn!(error = %e, "accept failed on the gRPC socket");
+                    tracing::warn!(error = %e, "accept failed on a socket for HTTP");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
             };
-            let owner = sock_diag::owner(&stream, address).await;
             let Some(slot) = connection_slots.take(owner, metrics::Transport::Grpc) else {
                 tokio::spawn(too_many(stream, no_place(&connection_slots.quota_usage(), owner)));
                 continue;
             };
             let service = live_settings.service();
             let times = (service.handshake_timeout, service.peer_timeouts);
-            let connection = Connection::new(stream, (address, owner), slot, times, cut.clone());
+            let connection = Connection::new(stream, (identity, owner), slot, times, cut.clone());
             if accepted.send(connection).await.is_err() {
                 return;
             }
@@ -122,40 +162,57 @@ pub(super) fn accept(
     connections
 }
 
-/// An empty SETTINGS frame, and GOAWAY with ENHANCE_YOUR_CALM: no call of this connection was looked at, so a client
-/// may make all of them again elsewhere or later.
-async fn too_many(mut stream: TcpStream, error: ErrorInfo) {
+/// Refuses a connection in the words of its HTTP, which its first bytes name; for one that says nothing, in
+/// those of HTTP/2.
+async fn too_many(mut stream: Stream, error: ErrorInfo) {
     count_refusal(AckLevel::Received, error.code, 1);
-    let [high, low] = u16::try_from(8 + error.text.len()).unwrap_or(8).to_be_bytes();
-    let mut frames = vec![0, 0, 0, 4, 0, 0, 0, 0, 0];
-    frames.extend([0, high, low, 7, 0, 0, 0, 0, 0]);
-    frames.extend([0, 0, 0, 0, 0, 0, 0, 0x0B]);
-    frames.extend_from_slice(error.text.as_bytes());
     let send_refusal = async {
-        stream.write_all(&frames).await?;
+        let mut first = [0; PREFACE_BEGIN.len()];
+        let is_http1 = match tokio::time::timeout(REFUSAL.0 / 5, stream.read_exact(&mut first)).await {
+            Ok(read) => read.map(|_| first != PREFACE_BEGIN)?,
+            Err(_) => false,
+        };
+        stream.write_all(&if is_http1 { unavailable(&error.text) } else { goaway(&error.text) }).await?;
         stream.shutdown().await?;
-        // Closed with unread bytes, the kernel would take the frames back.
+        // Closed with unread bytes, the kernel would take the answer back.
         tokio::io::copy(&mut stream.take(REFUSAL.1), &mut tokio::io::sink()).await
     };
     let _ = tokio::time::timeout(REFUSAL.0, send_refusal).await;
 }
 
+/// An empty SETTINGS frame, and GOAWAY with ENHANCE_YOUR_CALM: no call of this connection was looked at, so a client
+/// may make all of them again elsewhere or later.
+fn goaway(text: &str) -> Vec<u8> {
+    let [high, low] = u16::try_from(8 + text.len()).unwrap_or(8).to_be_bytes();
+    let mut frames = vec![0, 0, 0, 4, 0, 0, 0, 0, 0];
+    frames.extend([0, high, low, 7, 0, 0, 0, 0, 0]);
+    frames.extend([0, 0, 0, 0, 0, 0, 0, 0x0B]);
+    frames.extend_from_slice(text.as_bytes());
+    frames
+}
+
+/// The same for HTTP/1.
+fn unavailable(text: &str) -> Vec<u8> {
+    let length = text.len();
+    let head = "HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\ncontent-type: text/plain";
+    format!("{head}\r\ncontent-length: {length}\r\n\r\n{text}").into_bytes()
+}
+
 impl Connection {
     pub(super) fn new(
-        stream: TcpStream,
-        (address, owner): (SocketAddr, Owner),
+        stream: Stream,
+        (identity, owner): (Identity, Owner),
         slot: ConnectionSlot,
         (handshake_timeout, peer_timeouts): (Duration, PeerTimeouts),
         mut cut: watch::Receiver<bool>,
     ) -> Self {
-        let _ = stream.set_nodelay(true);
         let room = Arc::new(Notify::new());
         let wake = room.clone();
         slot.slot_state().wake_by(move || wake.notify_one());
         Self {
             stream,
             caller: Caller {
-                address,
+                identity,
                 owner,
                 slot_state: slot.slot_state().clone(),
                 reads: Arc::new(Semaphore::new(MAX_READS_PER_CONNECTION)),
@@ -169,7 +226,6 @@ impl Connection {
             })),
             handshake: Some(Box::pin(tokio::time::sleep(handshake_timeout))),
             got: 0,
-            over: None,
             peer_timeouts,
             taking: None,
             slot,
@@ -178,16 +234,13 @@ impl Connection {
     }
 
     #[cfg(test)]
-    pub(super) fn stream(&self) -> &TcpStream {
+    pub(super) fn stream(&self) -> &Stream {
         &self.stream
     }
 
-    /// A stream that never gives anything, and ends when this connection does.
-    pub(super) fn closed_stream(&mut self) -> impl Stream<Item = io::Result<Self>> + use<> {
-        // Of nothing, because a channel takes the memory of 32 items at its beginning.
-        let (over, closed) = mpsc::channel(1);
-        self.over = Some(over);
-        ReceiverStream::new(closed).map(|never| match never {})
+    /// For the extensions of its requests.
+    pub(super) fn caller(&self) -> Caller {
+        self.caller.clone()
     }
 
     /// Checks that the connection is still open. Called on both ways: HTTP/2 does not read while it cannot write.
@@ -199,7 +252,7 @@ impl Connection {
             return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "clad is stopping, or others want the place"));
         }
         if self.handshake.as_mut().is_some_and(|handshake| handshake.as_mut().poll(cx).is_ready()) {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, "no HTTP/2 preface in time"));
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "nothing was said in time"));
         }
         Ok(())
     }
@@ -222,14 +275,6 @@ impl Connection {
         ready!(taking.as_mut().poll(cx));
         count_refusal(AckLevel::Received, ErrorCode::IdleTimeout, 1);
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer takes nothing")))
-    }
-}
-
-impl Connected for Connection {
-    type ConnectInfo = Caller;
-
-    fn connect_info(&self) -> Caller {
-        self.caller.clone()
     }
 }
 

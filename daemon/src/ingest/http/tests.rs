@@ -6,10 +6,11 @@ use std::pin::Pin;
 use std::task::Poll;
 
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
-use tonic::transport::server::Connected;
 
+use super::listen::Identity;
+use super::stream::Stream;
 use super::*;
 use crate::ingest::PeerTimeouts;
 use crate::ingest::quota::Owner;
@@ -38,7 +39,9 @@ async fn pair(peer_timeouts: PeerTimeouts) -> (Connection, TcpStream, watch::Sen
     let (stream, address) = listener.accept().await.expect("it comes");
     let slot = ConnectionSlots::new(1).take(Owner::Network, metrics::Transport::Grpc).expect("a place");
     let (cut, is_cut) = watch::channel(false);
-    (Connection::new(stream, (address, Owner::Network), slot, (TEST_TIMEOUT * 10, peer_timeouts), is_cut), peer, cut)
+    let identity = (Identity::Network(address), Owner::Network);
+    let times = (TEST_TIMEOUT * 10, peer_timeouts);
+    (Connection::new(Stream::Tcp(stream), identity, slot, times, is_cut), peer, cut)
 }
 
 /// Writes until nothing more is taken, and waits for the result.
@@ -100,7 +103,7 @@ async fn one_that_has_read_may_rest_for_longer() {
         if waits_before {
             fill_now(&mut connection).await;
         }
-        drop(connection.connect_info().begin_read().expect("a place"));
+        drop(connection.caller().begin_read().expect("a place"));
         assert!(timeout(5 * SHORT_TIMEOUT, fill(&mut connection)).await.is_err(), "it is let go");
         // It takes all, and continues.
         let (mut taken, mut bytes) = (0, vec![0; 64 << 10]);
@@ -117,7 +120,7 @@ async fn one_that_has_read_may_rest_for_longer() {
     }
     let (mut connection, _peer, _cut) =
         pair(PeerTimeouts { write: TEST_TIMEOUT * 10, reader_write: SHORT_TIMEOUT, ..PeerTimeouts::default() }).await;
-    let _reads = connection.connect_info().begin_read().expect("a place");
+    let _reads = connection.caller().begin_read().expect("a place");
     let error = timeout(TEST_TIMEOUT, fill(&mut connection)).await.expect("not for ever");
     assert_eq!(error.kind(), io::ErrorKind::TimedOut);
 }
@@ -169,8 +172,9 @@ impl Frames {
 
 fn serving(keepalive: (Duration, Duration)) -> (Serving, watch::Sender<bool>) {
     let (stop, stopped) = watch::channel(false);
-    let (routes, connection_slots) = (Routes::default(), ConnectionSlots::new(1));
-    (Serving { routes, connection_slots, windows: (1 << 20, 8 << 20), keepalive, stop: stopped }, stop)
+    let (routes, connection_slots) = (Router::new(), ConnectionSlots::new(1));
+    let windows = (1 << 20, 8 << 20);
+    (Serving { routes, connection_slots, windows, keepalive, headers_timeout: SHORT_TIMEOUT, stop: stopped }, stop)
 }
 
 /// A peer that vanishes says nothing, and a peer that is there is asked as well.

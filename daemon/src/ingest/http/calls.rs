@@ -6,14 +6,14 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 /// Time for a peer to take the last words of its calls.
-pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The count; clones share it.
 #[derive(Clone)]
-pub(super) struct Calls(Arc<watch::Sender<usize>>);
+pub(crate) struct Calls(Arc<watch::Sender<usize>>);
 
 /// One call, for as long as this lives.
-pub(super) struct Call(Calls);
+pub(crate) struct Call(Calls);
 
 impl Default for Calls {
     fn default() -> Self {
@@ -23,13 +23,13 @@ impl Default for Calls {
 
 impl Calls {
     /// One more.
-    pub(super) fn begin(&self) -> Call {
+    pub(crate) fn begin(&self) -> Call {
         self.0.send_modify(|open| *open += 1);
         Call(self.clone())
     }
 
     /// Waits until there is none.
-    pub(super) async fn ended(&self) {
+    pub(crate) async fn ended(&self) {
         let _ = self.0.subscribe().wait_for(|open| *open == 0).await;
     }
 }

@@ -1,0 +1,48 @@
+//! Parts that all requests of OTLP share.
+
+use std::sync::Arc;
+
+use clad_journal::Journal;
+use clad_proto::AckLevel;
+use tokio::sync::Semaphore;
+
+use super::producers::Producers;
+use crate::ingest::LiveSettings;
+use crate::ingest::http::Calls;
+use crate::ingest::quota::Quota;
+
+/// Bodies that are inflated, or turned from JSON, at once: each takes a thread.
+const TRANSFORMS_MAX: usize = 2;
+/// Bytes of bodies that wait for a larger share, over all requests.
+pub(super) const WAITING_BYTES: usize = 32 << 20;
+
+/// The part of the daemon that takes OTLP. Clones are the same one.
+#[derive(Clone)]
+pub(crate) struct Otlp {
+    pub(super) live_settings: LiveSettings,
+    pub(super) producers: Arc<Producers>,
+    /// Level of requests that name none; absent is the highest that the log offers.
+    pub(super) ack: Option<AckLevel>,
+    pub(super) calls: Calls,
+    pub(super) transforms: Arc<Semaphore>,
+    /// Bytes of bodies that wait for a larger share.
+    pub(super) waiting: Arc<Quota>,
+}
+
+impl Otlp {
+    pub(crate) fn new(journal: Arc<Journal>, live_settings: LiveSettings, ack: Option<AckLevel>) -> Self {
+        Self {
+            live_settings,
+            producers: Arc::new(Producers::new(journal)),
+            ack,
+            calls: Calls::default(),
+            transforms: Arc::new(Semaphore::new(TRANSFORMS_MAX)),
+            waiting: Quota::new(WAITING_BYTES),
+        }
+    }
+
+    /// Requests that the end of the daemon waits for.
+    pub(crate) fn calls(&self) -> &Calls {
+        &self.calls
+    }
+}
