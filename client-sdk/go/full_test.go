@@ -341,24 +341,55 @@ func TestDropBelowFindsInfosBetweenErrors(t *testing.T) {
 }
 
 // A severe record takes the place of less severe ones also where others wait in turn, and never what is theirs.
+// The room that is free belongs to those who wait, also where they need more of it.
 func TestDropBelowLeavesTheTurnOfThoseThatWait(t *testing.T) {
 	_, p := startFake(t, smallBuffer(DropNewest))
-	first := must(p.Append(within(t), sized(SeverityInfo, "info"), Durable))
-	for p.Post(within(t), sized(SeverityError, "error"), Durable) == nil {
+	hand := func(severity Severity, bytes int) *Ticket {
+		t.Helper()
+		record := Record{Time: 1, Severity: severity, Body: String(strings.Repeat("x", bytes))}
+		return must(p.Append(within(t), record, Durable))
+	}
+	var less []*Ticket
+	for range 4 {
+		hand(SeverityError, 1000)
+		less = append(less, hand(SeverityInfo, 200), hand(SeverityInfo, 200))
 	}
 	waited := make(chan error, 1)
 	ctx, cancel := context.WithCancel(context.Background())
-	go func() { waited <- p.Post(ctx, sized(SeverityInfo, "waits"), Durable, WhenFull{}) }()
+	big := Record{Severity: SeverityInfo, Body: String(strings.Repeat("x", 10<<10))}
+	go func() { waited <- p.Post(ctx, big, Durable, WhenFull{}) }()
 	waitFor(t, func() bool { p.mu.Lock(); defer p.mu.Unlock(); return len(p.waiters) == 1 })
-	for i, wantDropped := range []bool{false, true} {
+	before := p.Stats()
+	if free := 12<<10 - before.BufferedBytes; free < 1500 {
+		t.Fatalf("only %d bytes are free for who waits", free)
+	}
+	late := func() error {
 		_, err := atOnce(t, func(ctx context.Context) (*Ticket, error) {
 			return p.Append(ctx, sized(SeverityError, "late"), Durable, DropBelow(SeverityError, 0))
 		})
-		if errors.Is(err, ErrDropped) != wantDropped {
-			t.Errorf("%d: %v", i, err)
+		return err
+	}
+	for range 2 { // three of the less severe make room for one of these
+		if err := late(); err != nil {
+			t.Errorf("%v, %+v", err, p.Stats())
+		}
+		after := p.Stats()
+		if after.BufferedBytes > before.BufferedBytes || after.Dropped != before.Dropped+3 {
+			t.Errorf("it took what is another's: %+v, before %+v", after, before)
+		}
+		before = after
+	}
+	for range 2 { // those that are left do not make enough, and then there is none
+		if err := late(); !errors.Is(err, ErrDropped) {
+			t.Errorf("%v", err)
 		}
 	}
-	wantError(t, first, ReasonDropped, false)
+	for _, ticket := range less {
+		wantError(t, ticket, ReasonDropped, false)
+	}
+	if s := p.Stats(); s.PendingAppends != 6 || s.Dropped != 10 {
+		t.Errorf("%+v", s)
+	}
 	cancel()
 	if err := <-waited; !errors.Is(err, ErrDropped) {
 		t.Errorf("%v", err)

@@ -163,6 +163,13 @@ const FAULTS: &[Fault] = &[
         caught_by: "TestDropsAndStoredAddUpToLogged",
     },
     Fault {
+        wrong: "a severe record takes the room that is free for those who wait",
+        file: "producer.go",
+        from: "if len(p.waiters) == 0 { //",
+        to: "if true { //",
+        caught_by: "TestDropBelowLeavesTheTurnOfThoseThatWait",
+    },
+    Fault {
         wrong: "a reader comes back to the append that it has",
         file: "reader.go",
         from: "uint64(f.Skip) + uint64(f.Take)\n",
