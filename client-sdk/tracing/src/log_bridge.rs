@@ -1,6 +1,7 @@
 //! The bridge from the crate `log`, with its key-value pairs.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use clad_client::{AckLevel, Call, DropReason, KvWriter, Producer, blocking};
@@ -10,7 +11,10 @@ use tracing_subscriber::filter::Targets;
 use crate::callsite::{Place, is_own, severity};
 use crate::current::Current;
 use crate::local::{Extent, Head, with_local};
-use crate::text::{push_value, to_stderr};
+use crate::text::{PANICKED, push_value, to_stderr};
+
+/// Attribute that says that the source of the key-value pairs panicked.
+const PANIC_KEY: &str = "log.pairs";
 
 /// Hands records of the crate `log` to a producer. Key-value pairs are attributes with their types.
 #[derive(Debug)]
@@ -71,8 +75,7 @@ impl log::Log for Logger {
             push_value(&mut local.body, *record.args());
             local.send(self.current.producer(), &self.call, head, |pairs, value, extent| {
                 if !matches!(extent, Extent::Bare(_)) {
-                    // No visit here ends with an error.
-                    let _ = record.key_values().visit(&mut Pairs { pairs, value, extent });
+                    visit(record.key_values(), &mut Pairs { pairs, value, extent });
                 }
                 place.write(pairs);
             });
@@ -86,6 +89,14 @@ impl log::Log for Logger {
         let (level, timeout) = self.flush;
         // Nobody is there to hear of an error; the next flush reports what had none.
         let _ = blocking::flush(self.current.producer(), level, timeout);
+    }
+}
+
+/// Writes the pairs of a source: foreign code, which may panic. What it gave before that is kept.
+fn visit(source: &dyn kv::Source, pairs: &mut Pairs<'_, '_>) {
+    // No visit here ends with an error. A panic is between two pairs: a value's own is text already.
+    if catch_unwind(AssertUnwindSafe(|| source.visit(pairs))).is_err() {
+        pairs.pairs.entry(PANIC_KEY).text(PANICKED);
     }
 }
 

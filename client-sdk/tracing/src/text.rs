@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Text in place of a value whose formatting panicked.
-const PANICKED: &str = "<panicked while it was formatted>";
+pub(crate) const PANICKED: &str = "<panicked while it was formatted>";
 /// Text after a value whose formatting ended with an error.
 const FAILED: &str = "<formatting failed>";
 

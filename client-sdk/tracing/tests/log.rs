@@ -57,3 +57,75 @@ fn pairs_keep_their_types() {
     let stats = close(producer);
     assert_eq!(stats.dropped_by.of(DropReason::Recursive), 1);
 }
+
+struct Panics;
+
+impl fmt::Display for Panics {
+    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        panic!("in Display")
+    }
+}
+
+/// Gives one pair, and panics.
+struct BadSource;
+
+impl log::kv::Source for BadSource {
+    fn visit<'kvs>(&'kvs self, visitor: &mut dyn log::kv::VisitSource<'kvs>) -> Result<(), log::kv::Error> {
+        visitor.visit_pair("good".into(), 1.into())?;
+        panic!("in visit")
+    }
+}
+
+fn logger(daemon: &Daemon) -> (blocking::Producer, Logger) {
+    let producer = blocking::Producer::start(Producer::builder(daemon.address.clone())).expect("started");
+    let filter = Targets::new().with_default(tracing::Level::INFO);
+    let logger = Logger::new(&producer, filter, (AckLevel::Written, SOON));
+    (producer, logger)
+}
+
+/// No hook of panics is installed here: the panics of this test are nobody's last words.
+#[test]
+fn foreign_code_that_panics_is_survived() {
+    let daemon = Daemon::new();
+    let (producer, logger) = logger(&daemon);
+    let log = |source: &dyn log::kv::Source, body: fmt::Arguments<'_>| {
+        logger.log(&log::Record::builder().level(log::Level::Info).key_values(&source).args(body).build());
+    };
+    let none: Option<(&str, i32)> = None;
+    log(&none, format_args!("a {Panics}"));
+    let pairs: &[(&str, log::kv::Value<'_>)] = &[("bad", log::kv::Value::from_display(&Panics)), ("good", 1.into())];
+    log(&pairs, format_args!("a value"));
+    log(&BadSource, format_args!("a source"));
+    log(&none, format_args!("after them"));
+    logger.flush();
+    let records = daemon.records();
+    let bodies: Vec<_> = records.iter().map(body).collect();
+    assert_eq!(bodies[1..], ["a value", "a source", "after them"]);
+    assert!(bodies[0].contains("panicked"), "{bodies:?}");
+    assert!(text(&records[1], "bad").contains("panicked"));
+    assert_eq!((int(&records[1], "good"), int(&records[2], "good")), (1, 1));
+    assert!(text(&records[2], "log.pairs").contains("panicked"));
+    assert_eq!(text(&records[2], "log.target"), "", "what comes after the pairs is there");
+    assert_eq!(close(producer).dropped, 0);
+}
+
+#[test]
+fn what_is_too_long_is_cut_and_says_so() {
+    const LONG_BYTES: usize = 2 << 20;
+    let daemon = Daemon::new();
+    let (producer, logger) = logger(&daemon);
+    let long = "\u{e4}\0".repeat(LONG_BYTES / 3 + 1);
+    let pairs: &[(&str, log::kv::Value<'_>)] = &[("text", long.as_str().into()), ("kept", 7.into())];
+    let mut record = log::Record::builder();
+    record.level(log::Level::Info).key_values(&pairs);
+    logger.log(&record.args(format_args!("{long}")).build());
+    logger.log(&log::Record::builder().level(log::Level::Info).args(format_args!("short")).build());
+    logger.flush();
+    let records = daemon.records();
+    let cut = &records[0];
+    assert!(long.starts_with(body(cut)) && long.starts_with(text(cut, "text")));
+    assert!(body(cut).len() > 10_000 && text(cut, "text").len() > 10_000);
+    assert_eq!((int(cut, "kept"), value(cut, "log.truncated")), (7, Some(&AnyValue::Bool(true))));
+    assert_eq!((body(&records[1]), value(&records[1], "log.truncated")), ("short", None));
+    assert_eq!(close(producer).dropped, 0);
+}
