@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"os"
 	"reflect"
 	"runtime"
 	"strings"
@@ -20,7 +21,8 @@ import (
 type HandlerOptions struct {
 	// Level is the least level that is logged. Default: [slog.LevelInfo].
 	Level slog.Leveler
-	// Ack is the level of safety that each record is brought to, behind the caller's back. Default: the producer's.
+	// Ack is the level of safety that each record is brought to, behind the caller's back. Default: the producer's. On a
+	// log that does not offer it each record is dropped and counted, and one line on stderr says so.
 	Ack Level
 	// WhenFull is what happens when there is no room. Default: [DropNewest], so that a call never waits. A call blocks no
 	// longer than this says.
@@ -55,6 +57,8 @@ type Handler struct {
 	groups []handlerGroup // the first has no name
 	// dropped attributes of those that were given before.
 	dropped uint32
+	// warned is shared by all handlers that were made of one.
+	warned *sync.Once
 }
 
 // handlerGroup is an open group and the attributes that were given in it, encoded.
@@ -66,7 +70,7 @@ type handlerGroup struct {
 
 // NewHandler makes a handler; opts may be nil.
 func NewHandler(p *Producer, opts *HandlerOptions) *Handler {
-	h := &Handler{p: p, full: DropNewest, groups: make([]handlerGroup, 1)}
+	h := &Handler{p: p, full: DropNewest, groups: make([]handlerGroup, 1), warned: new(sync.Once)}
 	if opts != nil {
 		h.opts = *opts
 	}
@@ -137,7 +141,10 @@ func (h *Handler) Handle(ctx context.Context, r slog.Record) (err error) {
 	if ctx == nil {
 		ctx = context.Background()
 	}
-	limit := h.p.recordLimit()
+	limit, offered := h.p.recordLimits(h.opts.Ack)
+	if !offered {
+		return h.refuse(unreachable(h.opts.Ack))
+	}
 	e.reset(math.MaxInt, limit)
 	h.encode(ctx, e, &r)
 	if len(e.buf) > limit || e.dropped > 0 {
@@ -151,11 +158,20 @@ func (h *Handler) Handle(ctx context.Context, r slog.Record) (err error) {
 	return h.p.put(ctx, it, h.full)
 }
 
-// recordLimit is the longest record that fits.
-func (p *Producer) recordLimit() int {
+// refuse drops a record that the log would refuse, as it would each later one: the first is worth a line on stderr. The
+// line does not hold up its caller, whoever reads stderr.
+func (h *Handler) refuse(err error) error {
+	h.warned.Do(func() { go fmt.Fprintf(os.Stderr, "clad: records are dropped: %v\n", err) })
+	return h.p.lost(1, err)
+}
+
+// recordLimits is the longest record that fits, and whether the log offers a level, as far as is known: without a
+// connection the next one decides, and who never connected again would never learn.
+func (p *Producer) recordLimits(level Level) (longest int, offered bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return min(p.maxRecord, p.opts.MaxBufferedBytes-len(p.group)-appendOverhead)
+	offered = level != Posted && (p.session.link == nil || level <= p.info.Highest)
+	return min(p.maxRecord, p.opts.MaxBufferedBytes-len(p.group)-appendOverhead), offered
 }
 
 func severityOf(l slog.Level) Severity {

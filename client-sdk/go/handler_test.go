@@ -1,6 +1,7 @@
 package clad
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"log/slog"
 	"math"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -315,6 +317,79 @@ func TestAHandlerNeverWaitsAndItsDropsAreCounted(t *testing.T) {
 	log.Info("after the end")
 	if s := p.Stats(); s.Submitted != 6401 || s.Dropped != 6401 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// A log that offers less than is asked for: a line on stderr, once; every record is counted, and the report of them
+// arrives. The records from before the greeting are refused by the daemon, once each.
+func TestAHandlerSaysOnceThatItsLevelIsNotOffered(t *testing.T) {
+	before := os.Stderr
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	os.Stderr = w
+	defer func() { os.Stderr = before }()
+	opts := quick()
+	opts.Level = Durable
+	f, p := startFake(t, opts)
+	log := slog.New(NewHandler(p, nil))
+	for range 3 {
+		log.Info("before the greeting")
+	}
+	c := f.accept()
+	c.welcome(func(w *wire.Welcome) { w.Highest = Received.code(); w.Policy = uint8(PolicyFireAndForget) })
+	for seq := range uint64(3) {
+		c.refuse(c.expect(seq, Durable, false).FirstSeq, CodeLevelUnreachable, 0)
+	}
+	waitFor(t, func() bool { return p.Stats().Dropped == 3 })
+	ctx := context.Background()
+	handler := log.With("a", 1).WithGroup("g").Handler()
+	for range 100 {
+		log.Info("dropped")
+		err := handler.Handle(ctx, slog.Record{Message: "dropped"})
+		if code := err.(*AppendError); code.Code() != CodeLevelUnreachable || code.MaybeWritten {
+			t.Fatal(err)
+		}
+	}
+	if s := p.Stats(); s.Submitted != 203 || s.Dropped != 203 || s.PendingAppends > 1 {
+		t.Errorf("%+v", s)
+	}
+	// Nothing else comes: no record is sent again, and the report is at a level that there is.
+	flushed := make(chan error, 1)
+	go func() { flushed <- p.Flush(within(t), Highest) }()
+	reported := int64(0)
+	for seq := uint64(3); reported < 203; seq++ {
+		head, records := c.append()
+		if head.Level != Received.code() || records[0].EventName != "clad.records_dropped" {
+			t.Fatalf("%+v %+v", head, records)
+		}
+		reported += records[0].Attributes[0].Value.Int()
+		c.accepted(head.FirstSeq, 97+seq, 3)
+		c.mark(Received, 98+seq, 100, 3)
+	}
+	if err := <-flushed; err == nil || err.(*AppendError).Code() != CodeLevelUnreachable {
+		t.Error(err)
+	}
+	if s := p.Stats(); s.ReportedDrops != 203 || s.Resent != 0 {
+		t.Errorf("%+v", s)
+	}
+	// A daemon that offers it again gets the next record.
+	c.cut()
+	waitFor(t, func() bool { p.mu.Lock(); defer p.mu.Unlock(); return p.session.link == nil })
+	log.Info("stored")
+	c = f.accept()
+	c.welcome()
+	if _, records := c.append(); records[0].Body.Text() != "stored" {
+		t.Errorf("%+v", records)
+	}
+	line, err := bufio.NewReader(r).ReadString('\n')
+	if err != nil || !strings.HasPrefix(line, "clad: records are dropped: ") || !strings.Contains(line, "level durable") {
+		t.Errorf("%q %v", line, err)
+	}
+	w.Close()
+	if rest, _ := io.ReadAll(r); len(rest) != 0 {
+		t.Errorf("%q", rest)
 	}
 }
 

@@ -593,7 +593,11 @@ func (p *Producer) report(now time.Time, forced bool) {
 	p.drops, p.reported = dropSpan{}, now
 	text := strconv.FormatUint(d.count, 10) + " records dropped between " + d.first.UTC().Format(time.RFC3339Nano) +
 		" and " + d.last.UTC().Format(time.RFC3339Nano)
-	e := p.newEntry(p.opts.Level)
+	level := p.opts.Level
+	if p.greeted && level > p.info.Highest {
+		level = Highest // a level that is refused would be refused again each second
+	}
+	e := p.newEntry(level)
 	enc := encoder{buf: e.payload}
 	enc.record(&Record{
 		Time: Nanos(now), Severity: SeverityWarn, SeverityText: "WARN", Body: String(text), EventName: "clad.records_dropped",

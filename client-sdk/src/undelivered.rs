@@ -5,6 +5,7 @@
 //! * A report made once (a loss, by the daemon or found by the session) may meet a flush abandoned by its caller: then
 //!   it is stored for the next one. This holds until its caller has it: a flush that is dropped with its answer in hand
 //!   gives it back.
+//! * The first error of a record is also reported at once, to whoever asked for that when the producer was made.
 //! * A flush without a waiter is released, unless the daemon has it already ([`FlushPruner`]).
 
 use crate::{AppendError, lock::lock, sync::Mutex};
@@ -45,8 +46,15 @@ pub(crate) struct FlushReport {
 
 pub(crate) type FlushSender = oneshot::Sender<FlushReport>;
 
+/// Takes note of an error that no waiter was there to hear.
+pub(crate) type OnError = fn(&AppendError);
+
 #[derive(Debug, Default)]
-pub(crate) struct UndeliveredErrors(Mutex<Option<AppendError>>);
+pub(crate) struct UndeliveredErrors {
+    worst: Mutex<Option<AppendError>>,
+    /// Until the first error.
+    on_first: Mutex<Option<OnError>>,
+}
 
 /// A flush that waits for its report.
 pub(crate) struct Listener<'a> {
@@ -55,9 +63,20 @@ pub(crate) struct Listener<'a> {
 }
 
 impl UndeliveredErrors {
+    pub(crate) fn new(on_first: Option<OnError>) -> Self {
+        Self { worst: Mutex::default(), on_first: Mutex::new(on_first) }
+    }
+
     /// An append ended with this, and had no listener.
     pub(crate) fn add(&self, error: AppendError) {
-        let mut worst = lock(&self.0);
+        // Drops have their counts and reports.
+        if !matches!(error, AppendError::Dropped { .. } | AppendError::Closed { .. } | AppendError::Forked) {
+            let on_first = lock(&self.on_first).take();
+            if let Some(on_first) = on_first {
+                on_first(&error);
+            }
+        }
+        let mut worst = lock(&self.worst);
         if worst.as_ref().is_none_or(|worst| weight(worst) < weight(&error)) {
             *worst = Some(error);
         }
@@ -66,13 +85,13 @@ impl UndeliveredErrors {
     /// An error that nobody has heard of.
     #[cfg(test)]
     pub(crate) fn take(&self) -> Option<AppendError> {
-        lock(&self.0).take()
+        lock(&self.worst).take()
     }
 
     /// Ends a flush.
     pub(crate) fn complete_flush(&self, flush: FlushSender, result: Result<(), AppendError>) {
         let report = match result {
-            Ok(()) => match lock(&self.0).take() {
+            Ok(()) => match lock(&self.worst).take() {
                 Some(error) => FlushReport { result: Err(error), once: true },
                 None => FlushReport { result: Ok(()), once: false },
             },
@@ -153,6 +172,22 @@ mod tests {
         assert!(flushed(&undelivered, Ok(())).is_ok());
         [PERHAPS, AppendError::Lost, PERHAPS].into_iter().for_each(|error| undelivered.add(error));
         assert!(matches!(flushed(&undelivered, Ok(())), Err(AppendError::Lost)));
+    }
+
+    #[test]
+    fn the_first_error_that_is_no_drop_is_reported_at_once() {
+        use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+        static REPORTS: AtomicUsize = AtomicUsize::new(0);
+        let undelivered = UndeliveredErrors::new(Some(|error| {
+            assert!(matches!(error, AppendError::TooLarge { .. }));
+            REPORTS.fetch_add(1, Relaxed);
+        }));
+        undelivered.add(AppendError::Dropped { reason: crate::DropReason::Oldest });
+        undelivered.add(PERHAPS);
+        assert_eq!(REPORTS.load(Relaxed), 0);
+        [CERTAIN, AppendError::Lost].into_iter().for_each(|error| undelivered.add(error));
+        assert_eq!(REPORTS.load(Relaxed), 1);
+        assert!(matches!(undelivered.take(), Some(AppendError::Lost)), "the next flush reports it all the same");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Construction of a producer.
 
 use super::{call::Overload, handle::Producer, options::Options, shared::Shared, task::Task};
-use crate::{Address, ConnectError, backoff::random, clock::bounded};
+use crate::{Address, AppendError, ConnectError, backoff::random, clock::bounded};
 use clad_proto::{
     AckLevel, Group, ProducerId, Scope,
     limits::{DEFAULT_MAX_APPEND_BYTES, MAX_APPEND_RECORDS, MAX_CLIENT_NAME_BYTES, MAX_WINDOW},
@@ -43,6 +43,7 @@ impl ProducerBuilder {
             drop_timeout: Duration::from_secs(2),
             drop_when_full: false,
             overload: Overload::default(),
+            on_first_error: None,
         })
     }
 
@@ -170,6 +171,14 @@ impl ProducerBuilder {
     /// Time that the task continues after the last handle was dropped, to deliver submitted records. Default: 2 s.
     pub const fn drop_timeout(mut self, time: Duration) -> Self {
         self.0.drop_timeout = time;
+        self
+    }
+
+    /// Calls this once: when a record ends with an error that nobody waits for, for the first time. Who logs without
+    /// tickets would learn of it only by the next flush. It may not use the producer, and drops are no such errors: the
+    /// log has their reports. Default: nothing is called.
+    pub const fn on_first_error(mut self, report: fn(&AppendError)) -> Self {
+        self.0.on_first_error = Some(report);
         self
     }
 

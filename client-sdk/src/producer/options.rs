@@ -1,7 +1,7 @@
 //! Options of a producer, as its builder leaves them.
 
 use super::call::Overload;
-use crate::Address;
+use crate::{Address, undelivered::OnError};
 use clad_proto::{AckLevel, Group, ProducerId};
 use std::time::Duration;
 
@@ -28,4 +28,5 @@ pub(crate) struct Options {
     pub(crate) drop_timeout: Duration,
     pub(crate) drop_when_full: bool,
     pub(crate) overload: Overload,
+    pub(crate) on_first_error: Option<OnError>,
 }

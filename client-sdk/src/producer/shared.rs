@@ -112,9 +112,9 @@ impl Shared {
             backlog: Arc::default(),
             report_permit: Arc::new(Semaphore::new(1)),
             budget: Arc::new(Semaphore::new(options.max_buffered_bytes)),
+            undelivered: Arc::new(UndeliveredErrors::new(options.on_first_error)),
             options,
             counters: Arc::default(),
-            undelivered: Arc::default(),
             wake: Arc::default(),
             ring_handle: RwLock::default(),
             direct: AtomicU64::new(0),
@@ -495,8 +495,9 @@ impl Shared {
             drops.report_failed(&report, true);
             return None;
         }
-        // It is to arrive, also where nothing else has to.
-        let level = self.options.level.map(|level| level.max(AckLevel::Received));
+        // It is to arrive, also where nothing else has to; and at a level that the log refuses it never would.
+        let highest = self.log_info().map_or(AckLevel::Durable, |log| log.highest_ack);
+        let level = self.options.level.map(|level| level.max(AckLevel::Received).min(highest));
         Some(self.append_of(builder.finish(), level, permit, Waiters::Report(report, self.counters.clone())))
     }
 

@@ -68,7 +68,8 @@ impl Setup {
     }
 
     /// The level that records are sent again for until they have reached it, and that [`Guard`] and the panic hook wait
-    /// for. Default: `written`, which survives the death of program and daemon.
+    /// for. Default: `written`, which survives the death of program and daemon. On a log that does not offer it each
+    /// record fails and is counted ([`Stats::failed`](clad_client::Stats::failed)); one line on stderr says so.
     pub const fn level(mut self, level: AckLevel) -> Self {
         self.level = level;
         self
@@ -153,7 +154,9 @@ impl Setup {
         let group = if alone { 1 } else { GROUP_RECORDS_MAX };
         let component = self.component.clone().unwrap_or_else(program);
         let builder = Producer::builder(address).component(component).level(self.level).overload(self.overload);
-        let builder = builder.max_append_records(group);
+        let builder = builder.max_append_records(group).on_first_error(|error| {
+            warn(format_args!("a record is not in the log, and later ones may not be: {error}"));
+        });
         Ok(match self.max_buffered_bytes {
             Some(bytes) => builder.max_buffered_bytes(bytes),
             None => builder,

@@ -4,6 +4,7 @@ mod support;
 
 use std::process::{Command, Output};
 
+use clad_client::{AckLevel, ErrorCode};
 use support::*;
 use tracing::info;
 
@@ -14,6 +15,9 @@ const PROGRAM_VARIABLE: &str = "CLAD_TRACING_PROGRAM";
 #[expect(clippy::disallowed_methods, reason = "one of the programs goes without its guard")]
 fn program() {
     let Ok(program) = std::env::var(PROGRAM_VARIABLE) else { return };
+    if program == "asks for too much" {
+        return asks_for_too_much();
+    }
     let guard = clad_tracing::init();
     info!(number = 7, "from tracing");
     tracing::debug!("below the filter");
@@ -38,6 +42,7 @@ fn program() {
             drop(guard);
         }
         "forks" => forks(guard),
+        "forks while others log" => forks_while_others_log(guard),
         "twice" => {
             let second = clad_tracing::init();
             info!("still from tracing");
@@ -68,6 +73,55 @@ fn forks(mut guard: clad_tracing::Guard) {
     info!("of the grandchild");
     drop(guard);
     std::process::exit(0);
+}
+
+/// The other threads are in the middle of a call at the fork, and hold whatever they hold there.
+#[expect(clippy::disallowed_methods, reason = "its guard is dropped before")]
+fn forks_while_others_log(mut guard: clad_tracing::Guard) {
+    let logged = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
+    for thread in 0..4 {
+        let logged = logged.clone();
+        std::thread::spawn(move || {
+            for number in 0u64.. {
+                let _span = tracing::info_span!("around", thread, number).entered();
+                info!(number, "of a thread");
+                log_from_log();
+                logged.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            }
+        });
+    }
+    while logged.load(std::sync::atomic::Ordering::Relaxed) < 100 {
+        std::thread::yield_now();
+    }
+    nix::unistd::daemon(true, true).expect("forked");
+    nix::unistd::alarm::set(30); // a child that hangs has no last record
+    info!("refused in the child");
+    guard.begin_again().expect("a producer of the child's own");
+    info!("of the child");
+    log_from_log();
+    guard.flush().expect("all of the child is stored");
+    info!("the child's last");
+    drop(guard);
+    std::process::exit(0);
+}
+
+/// The log does not offer what this program asks for: no call fails, and each record is counted.
+fn asks_for_too_much() {
+    const RECORDS: u64 = 1000;
+    let guard = clad_tracing::Setup::new().level(AckLevel::Durable).init();
+    for number in 0..RECORDS {
+        info!(number, "not as safe as was asked for");
+    }
+    let error = guard.flush().expect_err("it is not durable");
+    assert_eq!(error.code(), Some(ErrorCode::LevelUnreachable));
+    let stats = guard.producer().expect("a producer").stats();
+    assert_eq!((stats.submitted, stats.failed, stats.pending_appends), (RECORDS, RECORDS, 0), "{stats:?}");
+    // A drop is reported all the same, at a level that there is; once.
+    info!(logs = ?Logs, "inside of it another");
+    while guard.producer().expect("a producer").stats().drop_reports == 0 {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    drop(guard);
 }
 
 /// Logs while it is formatted.
@@ -155,6 +209,36 @@ fn a_child_of_fork_begins_again() {
     let from_log = daemon.records().iter().filter(|record| body(record) == "from log").count();
     assert_eq!(from_log, if cfg!(feature = "log") { 2 } else { 0 }, "of the parent and of the child");
     assert_eq!(daemon.producers(), 3, "each has its own");
+}
+
+#[test]
+fn a_child_of_fork_does_not_hang_on_what_other_threads_held() {
+    const FORKS: usize = 20;
+    let daemon = Daemon::new();
+    for _ in 0..FORKS {
+        let output = run("forks while others log", Some(&daemon.address.to_string()));
+        assert!(output.status.success(), "{output:?}");
+    }
+    let bodies = bodies(&daemon);
+    for last in ["of the child", "the child's last"] {
+        assert_eq!(bodies.iter().filter(|body| *body == last).count(), FORKS, "{last}");
+    }
+    assert!(!bodies.contains(&"refused in the child".to_owned()));
+}
+
+/// One word at the first record, one at the end; no panic, nothing is sent again, and nothing in the log but the report
+/// of a drop.
+#[test]
+fn a_level_that_is_not_offered_is_said_once() {
+    let daemon = Daemon::new();
+    daemon.offer(AckLevel::Received);
+    let output = run("asks for too much", Some(&daemon.address.to_string()));
+    assert!(output.status.success(), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    let said: Vec<_> = said.lines().filter(|line| line.starts_with("clad:")).collect();
+    assert!(said[0].starts_with("clad: a record is not in the log") && said[0].contains("level"), "{said:?}");
+    assert!(said[1].starts_with("clad: records may be missing from the log") && said.len() == 2, "{said:?}");
+    assert_eq!((daemon.records().len(), daemon.reported_drops()), (0, 1));
 }
 
 #[test]

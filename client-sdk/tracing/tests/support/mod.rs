@@ -5,7 +5,9 @@
 #[path = "../../../tests/support/mod.rs"]
 mod frames;
 
-use clad_client::{AckLevel, Address, AnyValue, DROPS_EVENT_NAME, KeyValue, ProducerId, Record, Stats, blocking};
+use clad_client::{
+    AckLevel, Address, AnyValue, DROPS_EVENT_NAME, ErrorCode, ErrorInfo, KeyValue, ProducerId, Record, Stats, blocking,
+};
 use clad_proto::{PayloadView, frame::*};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -30,6 +32,8 @@ pub(crate) struct Daemon {
     serves: watch::Sender<bool>,
     /// False: what is stored is `written`, and not `durable`.
     syncs: watch::Sender<bool>,
+    /// The highest level that connections from now on are offered.
+    offered: Arc<Mutex<AckLevel>>,
     _runtime: tokio::runtime::Runtime,
 }
 
@@ -47,8 +51,9 @@ impl Daemon {
         let fake = runtime.block_on(async { frames::Fake::new() });
         let (address, log) = (fake.address.clone(), Arc::<Mutex<Log>>::default());
         let ((serves, served), (syncs, synced)) = (watch::channel(false), watch::channel(true));
-        runtime.spawn(run(fake, log.clone(), served, synced));
-        Self { address, log, serves, syncs, _runtime: runtime }
+        let offered = Arc::new(Mutex::new(AckLevel::Durable));
+        runtime.spawn(run(fake, log.clone(), offered.clone(), served, synced));
+        Self { address, log, serves, syncs, offered, _runtime: runtime }
     }
 
     /// Serves connections; or cuts them off, and takes none.
@@ -59,6 +64,11 @@ impl Daemon {
     /// Makes what is stored durable; or nothing of it from now on.
     pub(crate) fn sync(&self, syncs: bool) {
         self.syncs.send_replace(syncs);
+    }
+
+    /// Offers connections from now on no more than a level.
+    pub(crate) fn offer(&self, highest: AckLevel) {
+        *self.offered.lock().expect("sound") = highest;
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -87,6 +97,7 @@ impl Daemon {
 async fn run(
     fake: frames::Fake,
     log: Arc<Mutex<Log>>,
+    offered: Arc<Mutex<AckLevel>>,
     mut served: watch::Receiver<bool>,
     synced: watch::Receiver<bool>,
 ) {
@@ -98,9 +109,10 @@ async fn run(
         tokio::select! {
             peer = fake.meet() => {
                 let (log, synced) = (log.clone(), synced.clone());
+                let highest = *offered.lock().expect("sound");
                 tokio::spawn(async move {
                     tokio::select! {
-                        () = serve(peer, &log, synced) => {}
+                        () = serve(peer, &log, highest, synced) => {}
                         _ = cut.wait_for(|served| !*served) => {}
                     }
                 });
@@ -110,9 +122,10 @@ async fn run(
     }
 }
 
-async fn serve(mut peer: frames::Peer, log: &Mutex<Log>, mut synced: watch::Receiver<bool>) {
+async fn serve(mut peer: frames::Peer, log: &Mutex<Log>, highest: AckLevel, mut synced: watch::Receiver<bool>) {
     let id = peer.hello.producer_id;
     let mut welcome = frames::welcome(&peer.hello);
+    welcome.highest_ack = highest;
     {
         let log = log.lock().expect("sound");
         let end = log.records.len() as u64;
@@ -137,12 +150,20 @@ async fn serve(mut peer: frames::Peer, log: &Mutex<Log>, mut synced: watch::Rece
         };
         let Some(frame) = frame else { return };
         match frame {
+            Frame::Append(append) if append.head.level > highest => {
+                peer.refused(&append, ErrorInfo::new(ErrorCode::LevelUnreachable, "not offered")).await;
+            }
+            Frame::Append(append) if highest < AckLevel::Durable && is_behind(log, id, &append.head) => {
+                let expected_sequence = Some(expected(log, id));
+                let error = ErrorInfo::new(ErrorCode::SequenceGap, "");
+                peer.refused(&append, ErrorInfo { expected_sequence, ..error }).await;
+            }
             Frame::Append(append) => {
                 let (offset, end) = log.lock().expect("sound").store(id, &append);
                 if append.head.level > AckLevel::None {
                     peer.accepted(&append, offset, 1).await;
                     let level = if *synced.borrow() { AckLevel::Durable } else { AckLevel::Written };
-                    peer.watermark(0, level, end, 1, 0).await;
+                    peer.watermark(0, level.min(highest), end, 1, 0).await;
                 }
             }
             Frame::Flush(flush) => {
@@ -155,14 +176,23 @@ async fn serve(mut peer: frames::Peer, log: &Mutex<Log>, mut synced: watch::Rece
     }
 }
 
+fn expected(log: &Mutex<Log>, id: ProducerId) -> u64 {
+    log.lock().expect("sound").expected.get(&id).copied().unwrap_or_default()
+}
+
+/// Behind one that was refused.
+fn is_behind(log: &Mutex<Log>, id: ProducerId, head: &AppendHead) -> bool {
+    !head.gap && head.first_seq > expected(log, id)
+}
+
 impl Log {
     fn store(&mut self, id: ProducerId, append: &Append) -> (u64, u64) {
         assert!(append.checksum_holds());
         let AppendHead { first_seq, count, gap, .. } = append.head;
         let expected = self.expected.entry(id).or_default();
         if first_seq >= *expected {
-            assert_eq!((first_seq, gap), (*expected, false), "sequences are dense");
-            *expected += u64::from(count);
+            assert!(first_seq == *expected || gap, "{first_seq} is not {expected}");
+            *expected = first_seq + u64::from(count);
             self.places.insert((id, first_seq), self.records.len() as u64);
             let view = PayloadView::parse(&append.payload, count).expect("a payload");
             self.records.extend(view.records().map(|record| record.to_owned()));
