@@ -1,4 +1,5 @@
-//! A reader with a filter against daemons played by hand: one that filters, one that knows no filters, one that refuses.
+//! A reader with a filter or times against daemons played by hand: one that filters, one that knows no filters, one that
+//! refuses.
 
 mod support;
 
@@ -9,13 +10,19 @@ use support::*;
 
 /// An append: a severity and a body for each record.
 fn append(request_id: u32, first_offset: u64, records: &[(i32, &str)]) -> Frame {
+    let records: Vec<_> = records.iter().map(|(severity, body)| Record::text(1, *severity, *body)).collect();
+    append_of(request_id, first_offset, &records)
+}
+
+fn append_of(request_id: u32, first_offset: u64, records: &[Record]) -> Frame {
     let mut builder = PayloadBuilder::new(&Group::component_named("app")).expect("fits");
-    records.iter().for_each(|(severity, body)| builder.push(&Record::text(1, *severity, *body)).expect("fits"));
+    records.iter().for_each(|record| builder.push(record).expect("fits"));
     let payload = builder.finish();
     let head = RecordsHead {
         epoch: 1,
         count: payload.count,
         first_offset,
+        append_time: 150,
         payload_crc: payload.checksum(),
         first_seq: first_offset,
         take: payload.count,
@@ -163,4 +170,56 @@ async fn a_filter_that_is_none_is_an_error_before_anything_is_sent() {
     let long = Filter::new().body_contains("x".repeat(5000));
     let (_reader, _peer, read) = open(&fake, Reader::builder(fake.address.clone()).filter(long)).await;
     assert_eq!(read.filter, None);
+}
+
+/// A record with its own time, and the time when it was seen; 0 is none.
+fn timed(time: u64, observed: u64, body: &str) -> Record {
+    let mut record = Record::text(time, 9, body);
+    record.observed_time_unix_nano = observed;
+    record
+}
+
+/// The daemon sends an append whole that is partly outside: each record is compared here, by its own time, else that when
+/// it was seen, else that of the append (150).
+#[tokio::test]
+async fn each_record_is_compared_with_the_times() {
+    let fake = Fake::new();
+    let builder = Reader::builder(fake.address.clone()).since(100).until(200).limit(6);
+    let (mut reader, mut peer, read) = open(&fake, builder).await;
+    assert_eq!((read.since, read.until), (Some(100), Some(200)));
+    assert_eq!(read.limit, None, "the daemon counts what it sends");
+    let id = read.request_id;
+    let records = [
+        timed(99, 150, "before"),
+        timed(100, 1, "first"),
+        timed(0, 99, "seen before"),
+        timed(0, 200, "seen"),
+        timed(0, 0, "neither"),
+        timed(201, 0, "after"),
+        timed(u64::MAX, 0, "beyond"),
+    ];
+    peer.send(append_of(id, 10, &records)).await;
+    peer.send(append_of(id, 17, &[timed(99, 0, "no"), timed(201, 0, "no")])).await;
+    peer.send(append_of(id, 19, &[timed(99, 0, "no"), timed(200, 0, "last"), timed(99, 0, "no")])).await;
+    assert_eq!(bodies(soon(reader.next()).await), texts(&[(11, "first"), (13, "seen"), (14, "neither")]));
+    assert_eq!(reader.cursor(), Some(cursor(17)), "behind the whole append");
+    assert_eq!(bodies(soon(reader.next()).await), texts(&[(20, "last")]));
+    // The limit counts what is given.
+    peer.send(append_of(id, 22, &[timed(1, 0, "no"), timed(120, 0, "a"), timed(130, 0, "b"), timed(140, 0, "c")]))
+        .await;
+    assert_eq!(bodies(soon(reader.next()).await), texts(&[(23, "a"), (24, "b")]));
+    assert!(matches!(soon(reader.next()).await, Ok(None)));
+    assert_eq!(reader.cursor(), Some(cursor(25)));
+}
+
+#[tokio::test]
+async fn filter_and_times_hold_together() {
+    let fake = Fake::new();
+    let builder = Reader::builder(fake.address.clone()).since(100).filter(Filter::new().body_contains("yes"));
+    let (mut reader, mut peer, read) = open(&fake, builder).await;
+    assert!(read.filter.is_some());
+    let records =
+        [timed(99, 0, "yes"), timed(100, 0, "no"), timed(100, 0, "yes"), timed(i64::MAX as u64 + 1, 0, "yes")];
+    peer.send(append_of(read.request_id, 0, &records)).await;
+    assert_eq!(bodies(soon(reader.next()).await), texts(&[(2, "yes"), (3, "yes")]));
 }

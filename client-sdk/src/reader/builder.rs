@@ -63,15 +63,15 @@ impl ReaderBuilder {
         self
     }
 
-    /// Leave out appends that are wholly before this time, Unix nanoseconds. Whole appends only: a record before it can
-    /// come along with one that is not; [`Chunk::time`](super::Chunk::time) is what to compare.
+    /// Leave out records before this time, Unix nanoseconds. What is compared is [`Chunk::time`](super::Chunk::time).
+    ///
+    /// The limit counts records that are given. [`Start::Tail`] counts all.
     pub const fn since(mut self, unix_nanos: i64) -> Self {
         self.0.since = Some(unix_nanos);
         self
     }
 
-    /// Leave out appends that are wholly after this time, Unix nanoseconds. Whole appends only, as with
-    /// [`since`](Self::since).
+    /// Leave out records after this time, Unix nanoseconds, as with [`since`](Self::since).
     pub const fn until(mut self, unix_nanos: i64) -> Self {
         self.0.until = Some(unix_nanos);
         self
@@ -115,7 +115,7 @@ impl ReaderBuilder {
     /// Dropped before it is done, nothing is left.
     pub async fn open(self) -> Result<Reader, ReadError> {
         let Self(mut plan, filter) = self;
-        plan.sieve = filter.as_ref().map(Sieve::new).transpose()?.map(Arc::new);
+        plan.sieve = Sieve::new(filter.as_ref(), plan.since, plan.until)?.map(Arc::new);
         let Plan { reconnect_timeout, backoff: (first, max_delay), connect_timeout, .. } = &mut plan;
         for wait in [reconnect_timeout, first, max_delay, connect_timeout] {
             *wait = bounded(*wait);

@@ -20,8 +20,8 @@ pub enum Event {
         /// Where it stands.
         cursor: Cursor,
     },
-    /// A reader with a filter has come to a place: all before it was given, or does not match. Comes about once in a
-    /// MiB of the log that is passed over, so that a saved cursor does not stay behind.
+    /// A reader with a filter or times has come to a place: all before it was given, or does not match. Comes about once
+    /// in a MiB of the log that is passed over, so that a saved cursor does not stay behind.
     Progress {
         /// Where it stands.
         cursor: Cursor,
@@ -40,19 +40,19 @@ pub struct Gap {
     pub reason: GapReason,
 }
 
-/// Records of one append, those that were asked for and match the filter. Their bytes were checked.
+/// Records of one append, those that were asked for and match filter and times. Their bytes were checked.
 #[derive(Debug, Clone)]
 pub struct Chunk {
     /// Of the whole append.
     pub(super) head: RecordsHead,
     pub(super) payload: Bytes,
     pub(super) peer_meta: Box<PeerMeta>,
-    /// Where a filter drops records between the first and the last: those that match, by their place in the append.
+    /// Where filter or times drop records between the first and the last: those that match, by their place in the append.
     pub(super) matching: Option<Box<[u32]>>,
 }
 
 impl Chunk {
-    /// The records with their offsets, ascending; without a filter there is none missing between.
+    /// The records with their offsets, ascending; without filter and times there is none missing between.
     pub fn records(&self) -> impl Iterator<Item = (u64, RecordView<'_>)> {
         let records = PayloadView::parse(&self.payload, self.head.count).ok();
         let records = (0u32..).zip(records.into_iter().flat_map(|view| view.records()));
@@ -75,8 +75,8 @@ impl Chunk {
     }
 
     /// The whole append as its client made it: what stands before its payload, the peer metadata, and the payload under
-    /// the client's checksum. The records of this chunk are those behind `skip`, `take` of them; with a filter, those
-    /// that match among them.
+    /// the client's checksum. The records of this chunk are those behind `skip`, `take` of them; with a filter or
+    /// times, those that match among them.
     #[must_use]
     pub fn into_append(self) -> (RecordsHead, PeerMeta, Bytes) {
         (self.head, *self.peer_meta, self.payload)

@@ -1,6 +1,6 @@
 //! The reader itself: events in order, over connections that come and go.
 //!
-//! * The cursor moves when an event is given, or over records that do not match the filter, not before: a reader that
+//! * The cursor moves when an event is given, or over records that do not match, not before: a reader that
 //!   resumes from [`Reader::cursor`] misses nothing and gets nothing twice.
 //! * Coming back is always by cursor, once there is one. So a history that was abandoned in the meantime is an error
 //!   and never a silent skip.
@@ -184,7 +184,7 @@ impl Reader {
             chunk = matching;
         }
         self.given += u64::from(chunk.count());
-        // The daemon counts too, but for a filter; this is for a connection that ends before it says so.
+        // The daemon counts too, but with filter or times; this is for a connection that ends before it says so.
         self.ended = self.plan.limit.is_some_and(|limit| self.given >= limit.get());
         if self.ended && self.plan.sieve.is_some() {
             self.source = None;
