@@ -18,6 +18,9 @@
 /** Room for the text of a cursor. */
 #define CLAD_CURSOR_BYTES 80
 
+/** Room for any reason of clad_why_waiting(), but for a long path in it. */
+#define CLAD_WHY_BYTES 512
+
 
 /**
  * Outcome of a call. Every error is CLAD_ERR_ARGUMENT or higher; clad_error_text() and its neighbours say more.
@@ -766,11 +769,12 @@ typedef struct clad_reader_options {
    */
   uint64_t limit;
   /**
-   * Leave out appends that are wholly before this time, Unix nanoseconds.
+   * Leave out records before this time, Unix nanoseconds; 0 is none. A record's time is time_unix_nano of its event.
+   * The limit counts records that are given.
    */
   int64_t since;
   /**
-   * Leave out appends that are wholly after this time, Unix nanoseconds.
+   * Leave out records after this time, Unix nanoseconds; 0 is none.
    */
   int64_t until;
   /**
@@ -985,6 +989,14 @@ clad_status clad_get_stats(struct clad_producer *producer, struct clad_stats *st
  */
 clad_status clad_next_sequence(struct clad_producer *producer,
                                uint64_t *sequence);
+
+/**
+ * Writes the reason why nothing goes forward, for a person, with a NUL: a daemon that is away, or that refuses for now.
+ * A text that is longer than `text_size` is cut. "" while appends are taken.
+ */
+clad_status clad_why_waiting(struct clad_producer *producer,
+                             char *text,
+                             size_t text_size);
 
 /**
  * True if records go into a ring of shared memory now. An address of shm:// asks for one; without it they go over the

@@ -1,5 +1,6 @@
 //! A producer: making it, appending, flushing, closing.
 
+use std::ffi::c_char;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -202,7 +203,7 @@ pub extern "C" fn clad_append_wait(
 pub extern "C" fn clad_log(
     producer: *mut clad_producer,
     severity: i32,
-    text: *const std::ffi::c_char,
+    text: *const c_char,
     attributes: *const clad_attribute,
     attributes_count: usize,
 ) -> clad_status {
@@ -312,6 +313,20 @@ pub extern "C" fn clad_next_sequence(producer: *mut clad_producer, sequence: *mu
         }
         let last = handle.producer.last_stored();
         pointers::write("sequence", sequence, last.map_or(0, |last| last.sequence.saturating_add(1)))?;
+        Ok(CLAD_OK)
+    })
+}
+
+/// Writes the reason why nothing goes forward, for a person, with a NUL: a daemon that is away, or that refuses for now.
+/// A text that is longer than `text_size` is cut. "" while appends are taken.
+#[unsafe(no_mangle)]
+pub extern "C" fn clad_why_waiting(producer: *mut clad_producer, text: *mut c_char, text_size: usize) -> clad_status {
+    guard(|| {
+        let handle = pointers::handle("producer", producer)?;
+        handle.is_here()?;
+        let why = handle.producer.why_waiting().unwrap_or_default();
+        let end = why.floor_char_boundary(text_size.saturating_sub(1));
+        pointers::write_text("text", text, text_size, &why[..end])?;
         Ok(CLAD_OK)
     })
 }

@@ -51,9 +51,10 @@ pub struct clad_reader_options {
     pub follow: u32,
     /// The end after so many records; 0 is none.
     pub limit: u64,
-    /// Leave out appends that are wholly before this time, Unix nanoseconds.
+    /// Leave out records before this time, Unix nanoseconds; 0 is none. A record's time is time_unix_nano of its event.
+    /// The limit counts records that are given.
     pub since: i64,
-    /// Leave out appends that are wholly after this time, Unix nanoseconds.
+    /// Leave out records after this time, Unix nanoseconds; 0 is none.
     pub until: i64,
     /// CLAD_LEVEL_WRITTEN or CLAD_LEVEL_DURABLE: give a record only when it has reached this. Default: written.
     pub level: u32,

@@ -1,5 +1,7 @@
 //! What no C program can bring about, or see.
 
+mod events;
+
 use std::ffi::CStr;
 
 use clad_client::{AppendError, DropReason, SendError, SubmitError};

@@ -162,6 +162,11 @@ static void bad_arguments_are_errors(void) {
   IS(clad_ticket_wait((clad_ticket *)(void *)producer, 0, NULL), CLAD_ERR_ARGUMENT);
   IS(clad_ticket_free((clad_ticket *)(void *)producer), CLAD_ERR_ARGUMENT);
   CHECK(!clad_has_ring(NULL));
+  IS(clad_why_waiting(NULL, small, sizeof small), CLAD_ERR_ARGUMENT);
+  IS(clad_why_waiting(producer, NULL, sizeof small), CLAD_ERR_ARGUMENT);
+  IS(clad_why_waiting(producer, small, 0), CLAD_ERR_ARGUMENT);
+  OK(clad_why_waiting(producer, small, 1));
+  CHECK(small[0] == 0);
   OK(clad_producer_free(NULL));
   OK(clad_ticket_free(NULL));
   OK(clad_reader_free(NULL));
@@ -336,6 +341,88 @@ static void a_reader_goes_on_at_its_cursor(void) {
   daemon_free(&d);
 }
 
+/* The offsets that a reader with these options gives, of records alone, up to a 99; then its end. */
+static void gives(const clad_reader_options *options, const int *offsets) {
+  clad_event event = CLAD_EVENT_INIT;
+  clad_reader *reader;
+  OK(clad_reader_open(options, &reader));
+  for (; *offsets != 99; offsets++) {
+    OK(clad_reader_next(reader, LONG_MS, &event));
+    if (event.kind != CLAD_EVENT_RECORD || event.offset != (uint64_t)*offsets)
+      FAIL("offset %d, not %d", (int)event.offset, *offsets);
+  }
+  IS(clad_reader_next(reader, LONG_MS, &event), CLAD_END);
+  OK(clad_reader_free(reader));
+}
+
+static void a_reader_starts_and_ends_where_it_is_asked_to(void) {
+  enum { RECORDS = 6 };
+  static const int all[] = {0, 1, 2, 3, 4, 5, 99}, from_4[] = {4, 5, 99}, two_from_1[] = {1, 2, 99}, last_3[] = {3, 4, 5, 99},
+                   from_300[] = {2, 3, 4, 5, 99}, to_300[] = {0, 1, 2, 99}, between[] = {1, 2, 3, 99}, two_between[] = {1, 2, 99},
+                   inside[] = {2, 3, 99}, none[] = {99};
+  struct daemon d = daemon_new();
+  clad_record records[RECORDS];
+  clad_reader_options options = CLAD_READER_OPTIONS_INIT;
+  clad_event event = CLAD_EVENT_INIT;
+  clad_producer *producer;
+  clad_reader *reader;
+  clad_status status;
+  int at;
+  daemon_start(&d);
+  producer = producer_at(d.unix_address, "places");
+  for (at = 0; at < RECORDS; at++) {
+    records[at] = clad_text(CLAD_INFO, "x");
+    records[at].time_unix_nano = 100 * (uint64_t)(at + 1);
+  }
+  /* Four in one append, of which a time leaves out some, and two alone. */
+  OK(clad_append(producer, records, 4, NULL, NULL));
+  OK(clad_append(producer, records + 4, 1, NULL, NULL));
+  OK(clad_append(producer, records + 5, 1, NULL, NULL));
+  OK(clad_flush(producer, CLAD_LEVEL_WRITTEN, LONG_MS));
+  options.address = d.unix_address;
+  gives(&options, all);
+  options.start = CLAD_START_OFFSET;
+  gives(&options, all);
+  options.start_value = 4;
+  gives(&options, from_4);
+  options.start_value = 1;
+  options.limit = 2;
+  gives(&options, two_from_1);
+  options.start = CLAD_START_TAIL;
+  options.start_value = 3;
+  options.limit = 0;
+  gives(&options, last_3);
+  options.start_value = 0;
+  gives(&options, none);
+  options.start = CLAD_START_OLDEST;
+  options.since = 300;
+  gives(&options, from_300);
+  options.since = 0;
+  options.until = 300;
+  gives(&options, to_300);
+  options.since = 200;
+  options.until = 400;
+  gives(&options, between);
+  options.limit = 2; /* of what is given */
+  gives(&options, two_between);
+  options.limit = 0;
+  options.start = CLAD_START_OFFSET;
+  options.start_value = 2;
+  gives(&options, inside);
+  options.until = 199;
+  gives(&options, none);
+  options.since = options.until = 0;
+  options.start_value = 7;
+  status = clad_reader_open(&options, &reader);
+  if (status == CLAD_OK) status = clad_reader_next(reader, LONG_MS, &event);
+  IS(status, CLAD_ERR_REFUSED);
+  CHECK(!clad_error_is_retryable());
+  OK(clad_reader_free(reader));
+  OK(clad_close(producer, LONG_MS));
+  OK(clad_producer_free(producer));
+  daemon_free(&d);
+}
+
 static void a_reader_with_a_filter_gets_what_matches(void) {
   struct daemon d = daemon_new();
   clad_attribute attributes[] = {clad_int("order", 7), clad_string("shop", "north")};
@@ -420,6 +507,7 @@ static const struct test TESTS[] = {
     {"a_level_that_is_not_offered_is_refused_and_not_lowered",
      a_level_that_is_not_offered_is_refused_and_not_lowered},
     {"a_reader_goes_on_at_its_cursor", a_reader_goes_on_at_its_cursor},
+    {"a_reader_starts_and_ends_where_it_is_asked_to", a_reader_starts_and_ends_where_it_is_asked_to},
     {"a_reader_with_a_filter_gets_what_matches", a_reader_with_a_filter_gets_what_matches},
     {"a_producer_goes_on_from_what_the_log_has", a_producer_goes_on_from_what_the_log_has},
     {NULL, NULL},

@@ -267,12 +267,14 @@ static void in_a_child(clad_producer *parents, clad_ticket *ticket, clad_reader 
   clad_stats stats = CLAD_STATS_INIT;
   clad_producer *own;
   uint64_t sequence;
+  char why[CLAD_WHY_BYTES];
   alarm(60); /* a child that hangs fails its parent's test */
   IS(clad_log(parents, CLAD_INFO, "child", NULL, 0), CLAD_ERR_FORKED);
   IS(clad_append_wait(parents, &record, NULL, LONG_MS, NULL), CLAD_ERR_FORKED);
   IS(clad_flush(parents, CLAD_LEVEL_WRITTEN, LONG_MS), CLAD_ERR_FORKED);
   IS(clad_flush(parents, CLAD_LEVEL_DEFAULT, LONG_MS), CLAD_ERR_FORKED);
   IS(clad_next_sequence(parents, &sequence), CLAD_ERR_FORKED);
+  IS(clad_why_waiting(parents, why, sizeof why), CLAD_ERR_FORKED);
   IS(clad_ticket_wait(ticket, LONG_MS, NULL), CLAD_ERR_FORKED);
   CHECK(clad_error_maybe_written());
   IS(clad_reader_next(reader, LONG_MS, &event), CLAD_ERR_FORKED);
@@ -441,6 +443,7 @@ static void a_daemon_that_is_replaced_gets_nothing_of_what_the_other_may_have(vo
 
 static void a_socket_that_vanishes_is_waited_for(void) {
   struct daemon d = daemon_new();
+  char why[CLAD_WHY_BYTES], cut[9];
   clad_options options = CLAD_OPTIONS_INIT;
   clad_record record = clad_text(CLAD_INFO, "waits");
   clad_producer *producer, *none;
@@ -455,8 +458,15 @@ static void a_socket_that_vanishes_is_waited_for(void) {
   daemon_kill(&d);
   OK(clad_append(producer, &record, 1, NULL, &ticket));
   IS(clad_ticket_wait(ticket, 50, NULL), CLAD_PENDING);
+  do OK(clad_why_waiting(producer, why, sizeof why));
+  while (why[0] == 0);
+  CHECK(strstr(why, d.unix_address + 7) != NULL);
+  OK(clad_why_waiting(producer, cut, sizeof cut));
+  CHECK(strlen(cut) == sizeof cut - 1 && strncmp(cut, why, sizeof cut - 1) == 0);
   daemon_start(&d);
   OK(clad_ticket_wait(ticket, LONG_MS, NULL));
+  OK(clad_why_waiting(producer, why, sizeof why));
+  CHECK(why[0] == 0);
   OK(clad_ticket_free(ticket));
   CHECK(stored(&d, "waits") == 2);
   finish(producer);
