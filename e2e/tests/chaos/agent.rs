@@ -5,6 +5,7 @@
 
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -74,6 +75,12 @@ struct Life {
     process: Child,
     stdin: Option<ChildStdin>,
     reader: JoinHandle<()>,
+}
+
+/// The first path of an agent's command that is no file: without it each life of each agent would be a fault of its own.
+pub(crate) fn missing_file(command: &str) -> Option<&str> {
+    let mut paths = command.split_whitespace().filter(|word| word.contains('/') && !word.contains('='));
+    paths.find(|path| !Path::new(path).is_file())
 }
 
 impl Agent {

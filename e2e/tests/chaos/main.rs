@@ -54,6 +54,9 @@ fn every_receipt_is_kept() {
     let (agent, seed) = (variable("CLAD_AGENT"), seed());
     let has_rings = agent.is_none() || variable("CLAD_AGENT_RINGS").is_some();
     let agent = agent.unwrap_or_else(|| RUST_AGENT.to_owned());
+    if let Some(missing) = agent::missing_file(&agent) {
+        panic!("the agent cannot start: {missing} is not there (CLAD_AGENT is `{agent}`)");
+    }
     let report = Chaos { agent, fault: None, has_rings, seed, deaths: Chaos::deaths(seed, kills) }.run();
     let (verdict, kinds) = (&report.verdict, report.deaths.len());
     println!("chaos: {report}");
@@ -71,6 +74,17 @@ fn is_caught(fault: &'static str, text: &str, count: impl Fn(&check::Verdict) ->
     let verdict = chaos.run().verdict;
     assert!(verdict.faults.iter().any(|fault| fault.contains(text)), "{fault}: {verdict}: {:?}", verdict.faults);
     assert!(count(&verdict) > 0, "{fault}: {verdict}: {:?}", verdict.faults);
+}
+
+#[test]
+fn an_agent_that_is_not_there_is_named() {
+    assert_eq!(agent::missing_file(RUST_AGENT), None);
+    assert_eq!(agent::missing_file(&format!("env A=/nowhere/b {RUST_AGENT} --word")), None);
+    assert_eq!(
+        agent::missing_file(&format!("env A=/nowhere/b {RUST_AGENT}-other")),
+        Some(&*format!("{RUST_AGENT}-other"))
+    );
+    assert_eq!(agent::missing_file("python3 /nowhere/agent.py"), Some("/nowhere/agent.py"));
 }
 
 #[test]

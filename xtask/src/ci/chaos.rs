@@ -30,9 +30,14 @@ pub(super) fn chaos_with_rings(run: &mut Run, name: &str, agent: &str, kills: u6
     one(run, name, &[("CLAD_AGENT", agent), ("CLAD_AGENT_RINGS", "1")], kills);
 }
 
+/// The case of a client.
+pub(super) fn case(name: &str) -> String {
+    format!("every receipt is kept while daemon, clients and connections die: {name}")
+}
+
 fn one(run: &mut Run, name: &str, variables: &[(&str, &str)], kills: u64) {
     let root = run.root.clone();
-    run.case(&format!("every receipt is kept while daemon, clients and connections die: {name}"), || {
+    run.case(&case(name), || {
         let mut command = Command::new(built_tests(&root, "chaos")?);
         command.args([TEST, "--exact", "--nocapture"]).env("CLAD_CHAOS_KILLS", kills.to_string());
         let said = output(command.env_remove("CLAD_AGENT_RINGS").envs(variables.iter().copied()))?;

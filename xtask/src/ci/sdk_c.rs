@@ -65,6 +65,10 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         run.case(&format!("the header compiles as {standard}"), || place.header(compiler, standard));
     }
     run.case("the library exports what the list says, under its name", || place.symbols());
+    // Several cases run these, and each may be the only one.
+    for program in ["agent", "print"] {
+        place.compile(&place.sources.join(format!("tests/{program}.c")), &place.programs.join(program))?;
+    }
     for program in ["basics", "days", "disk"] {
         place.compile(&place.sources.join(format!("tests/{program}.c")), &place.programs.join(program))?;
         for test in place.tests(program)? {
@@ -195,7 +199,6 @@ impl Place {
         let mut shell = Command::new("sh");
         shell.current_dir(folder.path()).env("PKG_CONFIG_PATH", self.prefix.join("lib/pkgconfig"));
         output(shell.args(["-c", line]))?;
-        self.compile(&self.sources.join("tests/print.c"), &self.programs.join("print"))?;
         self.with_daemon(|address| {
             let mut first = Command::new(folder.path().join("first"));
             output(self.with_library(&mut first, &self.prefix).env("CLAD_SERVER", address))?;
@@ -272,8 +275,6 @@ impl Place {
     }
 
     fn agent(&self) -> Result<()> {
-        self.compile(&self.sources.join("tests/agent.c"), &self.programs.join("agent"))?;
-        self.compile(&self.sources.join("tests/print.c"), &self.programs.join("print"))?;
         let id = "0123456789abcdef0123456789abcdef";
         self.with_daemon(|address| {
             let mut receipts = Vec::new();
