@@ -18,7 +18,14 @@ type address struct {
 	text, network, target string
 }
 
+// parseAddress reads an address; "" is that of the host's daemon.
 func parseAddress(text string) (address, error) {
+	if text == "" {
+		found := false
+		if text, found = FindDaemon(); !found {
+			return address{}, fmt.Errorf("clad: CLAD_SERVER is not set, and %s is not there", hostSocket)
+		}
+	}
 	scheme, rest, found := strings.Cut(text, "://")
 	switch {
 	case found && scheme == "unix" && rest != "":

@@ -3,11 +3,15 @@
 //
 // # A first durable record
 //
-//	p, err := clad.Dial("unix:///run/clad/clad.sock", clad.Options{Component: "billing"})
+//	p, err := clad.Dial("", clad.Options{Component: "billing"})
 //	if err != nil {
 //		panic(err)
 //	}
 //	receipt, err := p.Send(context.Background(), clad.Text(clad.SeverityInfo, "paid"), clad.Durable)
+//
+// The daemon is that of $CLAD_SERVER, else that of /run/clad/clad.sock. For one that was started by hand:
+//
+//	export CLAD_SERVER=unix:///FOLDER/clad-data/clad.sock
 //
 // The module is not published. In another module:
 //

@@ -177,7 +177,6 @@ func TestAFirstDurableRecordInAnEmptyProject(t *testing.T) {
 	if n := strings.Count(code, "\n"); n == 0 || n > 5 {
 		t.Fatalf("%d lines:\n%s", n, code)
 	}
-	code = strings.ReplaceAll(code, "unix:///run/clad/clad.sock", addr)
 	dir := t.TempDir()
 	program := "package main\n\nimport (\n\"clad\"\n\"context\"\n\"fmt\"\n)\n\nfunc main() {\n" + code +
 		"fmt.Println(receipt.Level, err)\n}\n"
@@ -190,7 +189,7 @@ func TestAFirstDurableRecordInAnEmptyProject(t *testing.T) {
 	} {
 		command := exec.Command("go", words...)
 		command.Dir = dir
-		command.Env = append(os.Environ(), "GOFLAGS=-mod=mod", "GOPROXY=off", "GOWORK=off")
+		command.Env = append(os.Environ(), "GOFLAGS=-mod=mod", "GOPROXY=off", "GOWORK=off", "CLAD_SERVER="+addr)
 		out, err := command.CombinedOutput()
 		if err != nil || (words[0] == "run" && string(out) != "durable <nil>\n") {
 			t.Fatalf("go %v: %v\n%s", words, err, out)

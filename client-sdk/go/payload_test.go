@@ -115,7 +115,11 @@ func TestAddressesAndCursors(t *testing.T) {
 			t.Errorf("%s: %v %v", text, a, err)
 		}
 	}
-	for _, text := range []string{"", "/run/clad.sock", "unix://", "grpc://h:1", "tcp://"} {
+	t.Setenv("CLAD_SERVER", "tcp://h:3")
+	if a, err := parseAddress(""); err != nil || a.text != "tcp://h:3" || a.target != "h:3" {
+		t.Errorf("the host's daemon: %v %v", a, err)
+	}
+	for _, text := range []string{"/run/clad.sock", "unix://", "grpc://h:1", "tcp://"} {
 		if _, err := parseAddress(text); err == nil {
 			t.Errorf("%q is an address", text)
 		}

@@ -87,7 +87,7 @@ func (d *dropSpan) add(o dropSpan) {
 }
 
 // Dial connects once, then makes the producer: a wrong address or a refusing daemon is reported here. The address is
-// `unix://PATH` or `tcp://HOST:PORT`.
+// `unix://PATH` or `tcp://HOST:PORT`; "" is that of [FindDaemon].
 func Dial(addr string, opts Options) (*Producer, error) {
 	p, err := newProducer(addr, opts)
 	if err != nil {
@@ -102,7 +102,8 @@ func Dial(addr string, opts Options) (*Producer, error) {
 	return p, nil
 }
 
-// Start makes the producer without waiting for a daemon: it connects by itself, and appends wait for that.
+// Start makes the producer without waiting for a daemon: it connects by itself, and appends wait for that. The address is
+// as for [Dial].
 func Start(addr string, opts Options) (*Producer, error) {
 	p, err := newProducer(addr, opts)
 	if err != nil {

@@ -185,7 +185,7 @@ const readRequest = 2
 // passedOverBytesMax is the bytes of appends that are dropped here before a Progress.
 const passedOverBytesMax = 1 << 20
 
-// OpenReader connects and starts to read.
+// OpenReader connects and starts to read. The address is as for [Dial].
 func OpenReader(ctx context.Context, addr string, opts ReaderOptions) (*Reader, error) {
 	a, err := parseAddress(addr)
 	if err != nil {

@@ -25,7 +25,7 @@
 //!
 //! # What a call costs
 //! It never waits, unless [`Overload`](clad_client::Overload) says so, and then as long as that says. It never panics,
-//! also where a `Debug` does: its text says so instead. It allocates only once in many calls. Of what it drops it counts
+//! also where a `Debug` does: its text says so instead. Over a socket it allocates at most once in 16 events. Of what it drops it counts
 //! each record ([`Stats`](clad_client::Stats)); when there is room, a record of the log says how many and when. The first
 //! record that ends with an error is a line on stderr, where [`Setup`] made the producer. An event
 //! logged by a `Debug` while another is being written is dropped, and counted. Events of clad's own client are ignored.
