@@ -116,6 +116,10 @@ impl Settings {
     }
 }
 
+const fn is_long(batch: &Batch) -> bool {
+    batch.len_bytes() > BATCH_BYTES_MAX
+}
+
 /// A producer of this process.
 #[pyclass(frozen, module = "clad._clad")]
 pub(crate) struct Producer {
@@ -131,8 +135,9 @@ impl Producer {
         kept.unwrap_or_else(|| self.producer.batch())
     }
 
-    fn keep_batch(&self, mut batch: Batch) {
-        let is_long = batch.len_bytes() > BATCH_BYTES_MAX;
+    /// Keeps a batch for the next record, but for one that took much memory. (Once it was handed over it is empty, and
+    /// has that memory all the same.)
+    fn keep_batch(&self, mut batch: Batch, is_long: bool) {
         batch.clear();
         if let Ok(mut batches) = self.batches.try_lock()
             && !is_long
@@ -230,14 +235,17 @@ impl Producer {
             return Ok(());
         };
         let mut batch = self.take_batch();
-        let sent = match push_log_record(&mut batch, fields, body, more)? {
-            Ok(()) => self.post(py, &mut batch),
+        let pushed = push_log_record(&mut batch, fields, body, more)?;
+        // What did not go in whole took its room before it was cut.
+        let is_long = pushed != Ok(false) || is_long(&batch);
+        let sent = match pushed {
+            Ok(_) => self.post(py, &mut batch),
             Err(_) => {
                 self.producer.count_dropped(DropReason::TooLarge);
                 Ok(())
             }
         };
-        self.keep_batch(batch);
+        self.keep_batch(batch, is_long);
         match sent {
             Err(error @ SendError::Submit(SubmitError::Forked)) => Err(errors::send(py, &error)),
             _ => Ok(()),
@@ -249,8 +257,9 @@ impl Producer {
         let (level, rule) = (value::level(level)?, rule.map_or(Ok(self.overload), overload)?);
         let mut batch = self.take_batch();
         push_fields(&mut batch, &fields)?.map_err(|error| self.refused(py, error))?;
+        let is_long = is_long(&batch);
         let pending = self.offer(py, &mut batch, level, rule)?;
-        self.keep_batch(batch);
+        self.keep_batch(batch, is_long);
         pending.map_err(|error| errors::send(py, &error))
     }
 

@@ -94,13 +94,14 @@ fn unix_nanos() -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Adds a LogRecord to a batch: its dict, its text, and pairs that go in front. In full if the log takes it so, else cut.
+/// Adds a LogRecord to a batch: its dict, its text, and pairs that go in front. In full if the log takes it so, else cut;
+/// answers whether it was cut.
 pub(crate) fn push_log_record(
     batch: &mut Batch,
     fields: &Bound<'_, PyDict>,
     body: &Bound<'_, PyString>,
     more: Option<&Bound<'_, PyDict>>,
-) -> PyResult<Result<(), EncodeError>> {
+) -> PyResult<Result<bool, EncodeError>> {
     let names = standard_names(fields.py());
     let field = |place: usize| fields.get_item(&names[place]);
     let created = field(CREATED)?.and_then(|at| at.extract::<f64>().ok()).unwrap_or_default();
@@ -244,15 +245,15 @@ pub(crate) fn push_fields(batch: &mut Batch, fields: &Fields<'_>) -> PyResult<Re
     }
 }
 
-/// Tries to write a record in full, then less of it.
+/// Tries to write a record in full, then less of it: true.
 fn push(
     batch: &mut Batch,
     mut write: impl FnMut(&mut Batch, &mut Encoder, Extent) -> Result<(), EncodeError>,
-) -> PyResult<Result<(), EncodeError>> {
-    let mut result = Ok(());
+) -> PyResult<Result<bool, EncodeError>> {
+    let mut result = Ok(false);
     for extent in Extent::ALL {
         let mut encoder = Encoder::new(extent);
-        result = write(batch, &mut encoder, extent);
+        result = write(batch, &mut encoder, extent).map(|()| extent != Extent::Whole);
         if let Some(interrupt) = encoder.interrupt {
             batch.clear();
             return Err(interrupt);
