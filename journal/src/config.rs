@@ -131,6 +131,10 @@ pub struct JournalConfig {
     pub window: usize,
     /// A silent producer is not forgotten before this.
     pub keep_producer: Duration,
+    /// Appends that are remembered by a resend key, at most: fewer where segments are small (FORMAT.md, section 6). 0: none.
+    pub resend_entries: usize,
+    /// Time for which such an append is remembered, as long as appends are taken. Zero: none is.
+    pub resend_keep: Duration,
     /// Bytes of the newest batches that stay in memory for readers.
     pub recent_bytes: usize,
 }
@@ -155,6 +159,8 @@ impl Default for JournalConfig {
             max_producers: 1024,
             window: 256,
             keep_producer: Duration::from_secs(600),
+            resend_entries: 0,
+            resend_keep: Duration::ZERO,
             recent_bytes: 2 << 20,
         }
     }

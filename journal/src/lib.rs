@@ -37,6 +37,7 @@ mod write;
 pub use config::{JournalConfig, Policy, Retention, SEGMENT_BYTES_MIN, SEGMENT_OVERHEAD_BYTES};
 pub use env::{Event, Observer, Rule, Trigger};
 pub use error::{AppendError, OpenError, ReadError};
+pub use format::resend::ResendKey;
 pub use handle::Journal;
 pub use handle::losses::Losses;
 pub use handle::status::{Stalled, Status};

@@ -15,9 +15,10 @@ use clad_journal::format::checksum::{Seed, plain};
 use clad_journal::format::chunk::ChunkHeader;
 use clad_journal::format::footer::{Before, Damage, Footer, IndexEntry, ProducerEntry, StoredRange};
 use clad_journal::format::meta::{EpochStart, Meta, Proof};
+use clad_journal::format::resend::ResendEntry;
 use clad_journal::format::segment::{Features, SegmentHeader, VERSION};
 use clad_journal::format::{align, segment_name};
-use clad_journal::{Append, Journal, JournalConfig, Level};
+use clad_journal::{Append, Journal, JournalConfig, Level, ResendKey};
 
 #[path = "golden/reader.rs"]
 mod reader;
@@ -37,6 +38,8 @@ const SECOND: [u8; 16] = [0xc3; 16];
 const PEER_META: [u8; 15] = [1, 2, 2, 0xe7, 0x24, 3, 0xc0, 0xc4, 7, 4, 0xe8, 7, 5, 0xe8, 7];
 /// TCP from 127.0.0.1:40312.
 const NETWORK_PEER_META: [u8; 10] = [1, 1, 32, 6, 127, 0, 0, 1, 0x9d, 0x78];
+/// Key of an append without a sequence of its sender's.
+const RESEND_KEY: ResendKey = ResendKey { identity: 0x0011_2233_4455_6677, digest: [0xd4; 16] };
 /// The payload of the worked example in docs/PROTOCOL.md: the string `hello` and the bytes ff 00 of `bench`.
 const HELLO: &str = "1a 00 00 00 01 14 0c 73 65 72 76 69 63 65 2e 6e 61 6d 65 02 05 62 65 6e 63 68 \
     25 00 00 00 09 02 00 00 00 00 2a 36 fe 9c 97 17 00 00 00 00 00 00 00 00 00 00 00 00 05 00 00 00 68 65 6c 6c 6f \
@@ -283,15 +286,26 @@ fn torn() -> Vec<u8> {
     m.unsealed()
 }
 
+fn resendable_peer_meta() -> Vec<u8> {
+    let mut meta = NETWORK_PEER_META.to_vec();
+    RESEND_KEY.encode(&mut meta);
+    meta
+}
+
 /// What recovery in the process makes, of a network peer's record: it repeats the log from 1002 on, where segment 8 failed; 1003 and 1004 are lost.
 fn superseding() -> Vec<u8> {
     let mut m = Making::new(9, 0x5eed);
     let mut body = Vec::new();
-    chunk(&mut body, FIRST, 44, 1, &NETWORK_PEER_META, &plain_record("kept"));
+    chunk(&mut body, FIRST, 44, 1, &resendable_peer_meta(), &plain_record("kept"));
     m.batch(1002, 1, (1002, 1002), KIND_DATA, &body);
     let mut footer = m.footer((1002, 1005), plain_record("kept").len() as u64, 8);
     footer.damage = vec![Damage { from: 1003, to: 1005 }];
     footer.supersedes_from = Some(1002);
+    let earlier = ResendKey { digest: [0xe5; 16], ..RESEND_KEY };
+    footer.resends = vec![
+        ResendEntry { key: earlier, first_offset: 400, count: 100 },
+        ResendEntry { key: RESEND_KEY, first_offset: 1002, count: 1 },
+    ];
     m.seal(&footer)
 }
 
@@ -455,9 +469,14 @@ fn a_reader_made_from_the_document_returns_what_may_be_believed() {
     );
 
     let s = reader::segment(&file("superseding.clog")).unwrap();
-    assert_eq!(s.batches[0].chunks[0].peer_meta, NETWORK_PEER_META, "the address of a network peer");
+    let peer_meta = &s.batches[0].chunks[0].peer_meta;
+    assert_eq!(peer_meta[..10], NETWORK_PEER_META, "the address of a network peer");
+    assert_eq!(peer_meta[10..20], [34, 24, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 0], "its resend key");
+    assert_eq!(peer_meta[20..], [0xd4; 16]);
     let f = s.footer.expect("it is sealed");
     assert_eq!((f.supersedes_from, f.offsets, f.damage), (Some(1002), (1002, 1005), vec![(1003, 1005)]));
+    let resends: Vec<_> = f.resends.iter().map(|r| (r.identity, r.digest[0], r.first_offset, r.count)).collect();
+    assert_eq!(resends, [(0x0011_2233_4455_6677, 0xe5, 400, 100), (0x0011_2233_4455_6677, 0xd4, 1002, 1)]);
 }
 
 #[test]

@@ -230,6 +230,7 @@ impl Admission {
             owner: producer.owner,
             producer_epoch: producer.epoch,
             peer_meta: &peer.meta,
+            resend: None,
         };
         verdicts.reserve(items.len());
         let runs = [(&from, items)];

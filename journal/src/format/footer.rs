@@ -16,12 +16,13 @@
 //! trailer          position of the footer u64, its length u32, checksum of the head u32, zero u32,
 //!                  checksum u32 (of the 20 bytes before), magic "CLADEND\0"
 //! ```
-//! Sections: 1 index, 2 producers, 3 damage, 4 the segment before, 5 supersedes, 6 forgotten, 7 bytes by owner. An
-//! unknown one is skipped.
+//! Sections: 1 index, 2 producers, 3 damage, 4 the segment before, 5 supersedes, 6 forgotten, 7 bytes by owner, 8
+//! appends that may be sent again. An unknown one is skipped.
 
 use super::batch::BatchHeader;
 use super::bytes::{get, i64_at, put, u16_at, u32_at, u64_at};
 use super::checksum::Seed;
+use super::resend::{ResendEntry, ResendKey};
 
 /// Owners of which a footer says how much they hold: the largest.
 pub(crate) const FOOTER_OWNERS_MAX: usize = 256;
@@ -47,6 +48,9 @@ const FORGOTTEN: u16 = 6;
 const OWNERS: u16 = 7;
 /// Bytes of an entry of section 7.
 const OWNER_ENTRY: usize = 16;
+const RESENDS: u16 = 8;
+/// Bytes of an entry of section 8.
+const RESEND_ENTRY: usize = 36;
 
 /// One step of the sparse index: from here to the next entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,6 +153,8 @@ pub struct Footer {
     pub payload_bytes: u64,
     /// Bytes of batches by owner, in the order of the owners; empty where the footer predates this section.
     pub owners: Vec<(u64, u64)>,
+    /// Appends that are remembered by a resend key, in the order of their offsets.
+    pub resends: Vec<ResendEntry>,
     /// Sparse index.
     pub index: Vec<IndexEntry>,
     /// Live producers at its end.
@@ -251,6 +257,9 @@ impl Footer {
             let entry = |(owner, bytes): &(u64, u64)| [owner.to_le_bytes(), bytes.to_le_bytes()];
             push(OWNERS, self.owners.iter().flat_map(entry).flatten().collect());
         }
+        if !self.resends.is_empty() {
+            push(RESENDS, encode_resends(&self.resends));
+        }
         let len = (b.len() + TRAILER).next_multiple_of(block);
         b.resize(len, 0);
         put(&mut b, 0, MAGIC);
@@ -352,16 +361,20 @@ impl Footer {
                 self.owners = entries.map(|e| (u64_at(e, 0), u64_at(e, 8))).collect();
             }
             FORGOTTEN => take_forgotten(&mut self.producers, s),
+            RESENDS => self.resends = decode_resends(s)?,
             BEFORE | SUPERSEDES => return None,
             _ => {}
         }
         Some(())
     }
 
-    /// Most bytes that a footer takes for so many index entries, producers, stored ranges, and owners of payload.
-    pub fn max_len(index: usize, producers: usize, ranges: usize, owners: usize, block: usize) -> u64 {
+    /// Most bytes that a footer takes for so many index entries, producers, stored ranges, owners of payload, and
+    /// appends that may be sent again.
+    pub fn max_len(index: usize, producers: usize, ranges: usize, owners: usize, resends: usize, block: usize) -> u64 {
         let owners = owners.min(FOOTER_OWNERS_MAX + 1) * OWNER_ENTRY;
-        let sections = 7 * (SECTION_HEAD + 8) + 64 + owners;
+        // Without any it has no such section.
+        let resends = if resends > 0 { SECTION_HEAD + 8 + resends * RESEND_ENTRY } else { 0 };
+        let sections = 7 * (SECTION_HEAD + 8) + 64 + owners + resends;
         let producers = producers * (PRODUCER_HEAD + FORGOTTEN_ENTRY);
         let bytes = HEAD + sections + index * 32 + producers + ranges * RANGE + TRAILER;
         bytes.next_multiple_of(block) as u64
@@ -387,6 +400,21 @@ fn decode_index(s: &[u8]) -> Option<Vec<IndexEntry>> {
         max_time_ns: i64_at(e, 24),
     };
     s.len().is_multiple_of(32).then(|| s.chunks_exact(32).map(entry).collect())
+}
+
+fn encode_resends(resends: &[ResendEntry]) -> Vec<u8> {
+    let mut s = Vec::with_capacity(resends.len() * RESEND_ENTRY);
+    for e in resends {
+        e.key.put(&mut s);
+        s.extend_from_slice(&e.first_offset.to_le_bytes());
+        s.extend_from_slice(&e.count.to_le_bytes());
+    }
+    s
+}
+
+fn decode_resends(s: &[u8]) -> Option<Vec<ResendEntry>> {
+    let entry = |e: &[u8]| ResendEntry { key: ResendKey::get(e), first_offset: u64_at(e, 24), count: u32_at(e, 32) };
+    s.len().is_multiple_of(RESEND_ENTRY).then(|| s.chunks_exact(RESEND_ENTRY).map(entry).collect())
 }
 
 const PRODUCER_HEAD: usize = 40;
@@ -471,6 +499,10 @@ mod tests {
             max_append_ns: 100,
             payload_bytes: 1234,
             owners: vec![(1000, 1200), (1 << 63, 34)],
+            resends: vec![
+                ResendEntry { key: ResendKey { identity: 6, digest: [1; 16] }, first_offset: 15, count: 5 },
+                ResendEntry { key: ResendKey { identity: u64::MAX, digest: [2; 16] }, first_offset: 22, count: 8 },
+            ],
             index: vec![IndexEntry { first_offset: 10, position: 4096, min_time_ns: -1, max_time_ns: 99 }],
             producers: vec![
                 ProducerEntry {
@@ -515,7 +547,7 @@ mod tests {
         let file_len = 8192 + bytes.len() as u64;
         assert_eq!(Footer::locate(&bytes, file_len, &seed), Some((8192, bytes.len() as u32)));
         assert_eq!(Footer::decode(&bytes, &seed, 8192), Some((example(), head)));
-        let used = 92 + 4 + 5 * 20 + 400;
+        let used = 92 + 4 + 6 * 20 + 480;
         for at in 0..used.min(bytes.len() - TRAILER) {
             let mut bad = bytes.clone();
             bad[at] ^= 1;
@@ -533,9 +565,17 @@ mod tests {
     fn the_bound_on_its_length_holds() {
         let f = example();
         let (bytes, _) = f.encode(&Seed::new(1, &[2; 16], 7), 0, 64);
-        assert!(bytes.len() as u64 <= Footer::max_len(1, 3, 3, 2, 64));
+        assert!(bytes.len() as u64 <= Footer::max_len(1, 3, 3, 2, 2, 64));
         let owners = (0..=FOOTER_OWNERS_MAX as u64).map(|owner| (owner, 1)).collect();
-        let (bytes, _) = Footer { owners, ..f }.encode(&Seed::new(1, &[2; 16], 7), 0, 64);
-        assert!(bytes.len() as u64 <= Footer::max_len(1, 3, 3, usize::MAX, 64));
+        let f = Footer { owners, ..f };
+        let (bytes, _) = f.encode(&Seed::new(1, &[2; 16], 7), 0, 64);
+        assert!(bytes.len() as u64 <= Footer::max_len(1, 3, 3, usize::MAX, 2, 64));
+        let entry = |at| ResendEntry { key: ResendKey { identity: at, digest: [3; 16] }, first_offset: at, count: 1 };
+        let f = Footer { resends: (0..1000).map(entry).collect(), ..f };
+        let (bytes, _) = f.encode(&Seed::new(1, &[2; 16], 7), 0, 64);
+        assert!(bytes.len() as u64 <= Footer::max_len(1, 3, 3, usize::MAX, 1000, 64));
+        let none = Footer { resends: Vec::new(), ..f };
+        let (bytes, _) = none.encode(&Seed::new(1, &[2; 16], 7), 0, 64);
+        assert!(bytes.len() as u64 <= Footer::max_len(1, 3, 3, usize::MAX, 0, 64));
     }
 }

@@ -11,6 +11,7 @@ pub mod checksum;
 pub mod chunk;
 pub mod footer;
 pub mod meta;
+pub mod resend;
 pub mod segment;
 pub mod tombstone;
 

@@ -51,6 +51,10 @@ pub struct Status {
     pub disk_busy: Option<Duration>,
     /// Producers that are remembered.
     pub producers: usize,
+    /// Appends that are remembered by a resend key.
+    pub resend_entries: usize,
+    /// Of these, how many were forgotten before their time since the start, for want of a place.
+    pub resend_evicted_early: u64,
     /// Owners that have most bytes in the stored log, as far as it was counted ([`crate::write::owner_bytes`]), and how many.
     pub owners: Vec<(u64, u64)>,
     /// Room in the file system.
@@ -122,6 +126,8 @@ impl Journal {
             oldest_undurable: c.oldest_undurable_boot_ns().map(since),
             disk_busy: c.writer.disk_busy_since_boot_ns().map(since),
             producers: c.sequencer.producers_len(),
+            resend_entries: c.sequencer.resends().len(),
+            resend_evicted_early: c.sequencer.resends().evicted_early(),
             owners: c.quota.held.largest(STATUS_OWNERS_MAX),
             space,
             engine,

@@ -270,7 +270,7 @@ impl PlanExecutor<'_> {
 
     fn take_sealed(&mut self, segment: Segment) {
         let State::Sealed { header, footer, head_checksum } = segment.state else { return };
-        self.producers.load(&footer.producers, self.now);
+        self.producers.load_footer(&footer, self.now);
         // A later segment that repeats the data behind its end knows of that, too. If that segment is lost as a whole,
         // those appends are not stored, and their offsets will be reused.
         self.producers.lose(footer.end_offset, u64::MAX);
@@ -456,6 +456,7 @@ impl PlanExecutor<'_> {
                         self.producers.bury(&tombstone);
                     }
                     self.producers.replay(&chunk.header, offset, h.append_real_ns, self.now);
+                    self.producers.resends.replay(chunk.peer_meta, chunk.header.count, offset);
                 }
                 offset += u64::from(chunk.header.count);
                 footer.payload_bytes += chunk.payload.len() as u64;
@@ -468,7 +469,7 @@ impl PlanExecutor<'_> {
         }
         footer.owners = owners.for_footer();
         tombstones.iter().rev().for_each(|tombstone| self.producers.bury(tombstone));
-        footer.producers = self.producers.snapshot(footer.end_offset, self.now);
+        self.producers.fill(&mut footer, self.now);
         Ok(footer)
     }
 }

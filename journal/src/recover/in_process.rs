@@ -81,7 +81,7 @@ impl InProcess<'_> {
         self.executor.env.emit(Event::Recovered { epoch, from: rescue.from, to: end });
         let next = self.executor.open_next(Wanted::default(), end, epoch, Space::Reserved);
         let lost = !rescue.progress.lost.is_empty();
-        Ok(Done::Recovered { next, epoch, end, producers: rescue.producers.clone(), lost })
+        Ok(Done::Recovered { next, epoch, end, producers: Box::new(rescue.producers.clone()), lost })
     }
 
     /// Writes everything from `from` on into a new segment, and names it.
@@ -192,7 +192,7 @@ impl InProcess<'_> {
         footer.first_offset = rescue.from.min(first);
         footer.end_offset = rescue.next;
         footer.damage = damage;
-        footer.producers = producers.snapshot(footer.end_offset, self.executor.env.now());
+        producers.fill(&mut footer, self.executor.env.now());
         footer.supersedes_from = Some(rescue.from);
         let (pos, block) = (active.footer_pos(), active.header.block_size);
         let sealed = seal(storage, &temporary, file.as_ref(), &active.seed, &footer, pos, block)?;

@@ -9,6 +9,7 @@ use crate::io::File;
 use crate::read::catalog::Sealed;
 use crate::write::metafile::MetaFile;
 use crate::write::producer::ProducerTable;
+use crate::write::resend::ResendWindow;
 
 /// A log that is ready to resume.
 pub(crate) struct Recovered {
@@ -21,8 +22,9 @@ pub(crate) struct Recovered {
     pub(crate) report: Report,
 }
 
-/// An empty table of producers.
+/// An empty table of producers, and an empty resend window.
 pub(crate) fn table(config: &JournalConfig) -> ProducerTable {
     let keep = i64::try_from(config.keep_producer.as_nanos()).unwrap_or(i64::MAX);
-    ProducerTable::new(config.max_producers, config.window, keep)
+    let resends = ResendWindow::new(config.resend_entries, config.resend_keep, config.segment_bytes);
+    ProducerTable::new(config.max_producers, config.window, keep).with_resends(resends)
 }

@@ -23,6 +23,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::clock::{Clock, Moment, SystemClock};
 use crate::config::JournalConfig;
@@ -374,9 +375,9 @@ impl Repair<'_> {
             (predicted.map_err(OpenError::io(segment_name(ends.0)))?, Vec::new())
         } else {
             let now = Moment { real_ns: self.clock.real_ns(), boot_ns: self.clock.boot_ns() };
-            let mut producers = recover::table(&JournalConfig::default());
+            let mut producers = recover::table(&all_resends());
             if let Some((_, footer)) = &before {
-                producers.load(&footer.producers, now);
+                producers.load_footer(footer, now);
             }
             let observer: crate::env::Observer = Arc::new(|_| {});
             let before = before.map(|(checksum, footer)| footer.as_before(checksum));
@@ -396,6 +397,12 @@ impl Repair<'_> {
         }
         recover::quarantine_name(self.storage, name).map(|_| ())
     }
+}
+
+/// Settings of a daemon that remembers as many appends as any may: what they were is not known here.
+fn all_resends() -> JournalConfig {
+    let (segment_bytes, resend_entries, resend_keep) = (u64::MAX, usize::MAX, Duration::MAX);
+    JournalConfig { segment_bytes, resend_entries, resend_keep, ..JournalConfig::default() }
 }
 
 fn sealed(segment: &recover::Segment) -> Option<(u32, &crate::format::footer::Footer)> {

@@ -61,8 +61,11 @@ fn look(shared: &Arc<Shared>) -> u64 {
 }
 
 fn report_free_segments(shared: &Arc<Shared>, free_segments: u64) {
-    let (news, short) =
-        shared.with(|c| (c.set_free_segments(free_segments), free_segments == 0 && !c.segments.supply.is_prepared()));
+    let now = shared.env().now();
+    let (news, short) = shared.with(|c| {
+        c.let_resends_age(now);
+        (c.set_free_segments(free_segments), free_segments == 0 && !c.segments.supply.is_prepared())
+    });
     if news.report {
         shared.env().emit(Event::NoSpace(short));
     }

@@ -12,6 +12,7 @@ pub(crate) mod pending_reclaim;
 pub(crate) mod permits;
 pub(crate) mod prepare;
 pub(crate) mod producer;
+pub(crate) mod resend;
 pub(crate) mod seal;
 pub(crate) mod segment_file;
 pub(crate) mod segment_supply;

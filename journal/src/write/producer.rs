@@ -25,9 +25,10 @@ use std::collections::{HashMap, VecDeque};
 
 use crate::clock::Moment;
 use crate::format::chunk::ChunkHeader;
-use crate::format::footer::{ProducerEntry, StoredRange};
+use crate::format::footer::{Footer, ProducerEntry, StoredRange};
 use crate::format::tombstone::Tombstone;
 use crate::write::owner_bytes::NETWORK;
+use crate::write::resend::ResendWindow;
 
 /// Root's uid.
 const ROOT: u64 = 0;
@@ -163,12 +164,20 @@ pub(crate) struct ProducerTable {
     window: usize,
     max: usize,
     keep_ns: i64,
+    /// Appends without a sequence of their sender's: they are recovered and lost with the rest of the table.
+    pub(crate) resends: ResendWindow,
 }
 
 impl ProducerTable {
     /// A table for `max` producers that remembers `window` appends of each and forgets none before `keep_ns`.
     pub(crate) fn new(max: usize, window: usize, keep_ns: i64) -> Self {
-        Self { producers: HashMap::new(), ranges: 0, window: window.max(1), max: max.max(1), keep_ns }
+        let resends = ResendWindow::default();
+        Self { producers: HashMap::new(), ranges: 0, window: window.max(1), max: max.max(1), keep_ns, resends }
+    }
+
+    /// The same table with this resend window.
+    pub(crate) fn with_resends(self, resends: ResendWindow) -> Self {
+        Self { resends, ..self }
     }
 
     /// Number of producers that are remembered.
@@ -345,6 +354,7 @@ impl ProducerTable {
             now.is_some()
         });
         self.count_ranges();
+        self.resends.catch_up(&live.resends);
     }
 
     /// Forgets a producer; `false` where it was not remembered.
@@ -409,6 +419,19 @@ impl ProducerTable {
             }
         }
         self.count_ranges();
+        self.resends.lose(from, to);
+    }
+
+    /// Gives a footer what the table knows of the log up to the footer's end.
+    pub(crate) fn fill(&self, footer: &mut Footer, now: Moment) {
+        footer.producers = self.snapshot(footer.end_offset, now);
+        footer.resends = self.resends.snapshot(footer.end_offset);
+    }
+
+    /// Takes over what a footer knows.
+    pub(crate) fn load_footer(&mut self, footer: &Footer, now: Moment) {
+        self.load(&footer.producers, now);
+        self.resends.load(&footer.resends);
     }
 
     /// Content of a footer that ends at offset `end`; sorted, so that the same table makes the same bytes.

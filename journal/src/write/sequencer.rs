@@ -10,9 +10,10 @@ use super::tombstones::Tombstones;
 use crate::clock::Moment;
 use crate::error::AppendError;
 use crate::format::chunk::ChunkHeader;
-use crate::format::footer::ProducerEntry;
+use crate::format::footer::Footer;
 use crate::format::tombstone::Tombstone;
 use crate::write::batch::Row;
+use crate::write::resend::ResendWindow;
 
 /// Relation of an accepted append to the stored records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,10 +55,19 @@ impl Sequencer {
         &self.producers
     }
 
-    /// The producers of a footer that ends at an offset. The forgotten ones are left out; the footer stores that.
-    pub(super) fn begin_footer(&mut self, end: u64, now: Moment) -> Vec<ProducerEntry> {
-        self.tombstones.begin_footer(end);
-        self.producers.snapshot(end, now)
+    /// Gives a footer its producers and resends. The forgotten producers are left out; the footer stores that.
+    pub(super) fn begin_footer(&mut self, footer: &mut Footer, now: Moment) {
+        self.tombstones.begin_footer(footer.end_offset);
+        self.producers.fill(footer, now);
+    }
+
+    /// Appends that their senders may send again without a sequence.
+    pub(crate) fn resends(&self) -> &ResendWindow {
+        &self.producers.resends
+    }
+
+    pub(super) fn resends_mut(&mut self) -> &mut ResendWindow {
+        &mut self.producers.resends
     }
 
     /// Takes the table that recovery built from its copy. Connects and disconnects since then are preserved.

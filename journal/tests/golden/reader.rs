@@ -177,9 +177,18 @@ pub(crate) struct Footer {
     pub(crate) index: Vec<(u64, u64, i64, i64)>,
     pub(crate) producers: Vec<Producer>,
     pub(crate) owners: Vec<(u64, u64)>,
+    pub(crate) resends: Vec<Resend>,
     pub(crate) damage: Vec<(u64, u64)>,
     pub(crate) before: Option<(u64, u32, u32)>,
     pub(crate) supersedes_from: Option<u64>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Resend {
+    pub(crate) identity: u64,
+    pub(crate) digest: [u8; 16],
+    pub(crate) first_offset: u64,
+    pub(crate) count: u32,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -383,6 +392,15 @@ fn section(f: &mut Footer, kind: u16, c: &[u8]) {
         4 => f.before = Some((u64_at(c, 0), u32_at(c, 8), u32_at(c, 12))),
         5 => f.supersedes_from = Some(u64_at(c, 0)),
         7 => f.owners = c.chunks_exact(16).map(|e| (u64_at(e, 0), u64_at(e, 8))).collect(),
+        8 => {
+            let resend = |e: &[u8]| Resend {
+                identity: u64_at(e, 0),
+                digest: id_at(e, 8),
+                first_offset: u64_at(e, 24),
+                count: u32_at(e, 32),
+            };
+            f.resends = c.chunks_exact(36).map(resend).collect();
+        }
         _ => {}
     }
 }

@@ -13,7 +13,7 @@ use super::turnover::owner_of;
 /// The most appends sent again in one burst.
 const MAX_BURST: usize = 12;
 
-fn item(sent: &Sent) -> Item<'_> {
+pub(super) fn item(sent: &Sent) -> Item<'_> {
     let payload = &sent.append.payload;
     Item {
         first_sequence: sent.append.first_sequence,
@@ -162,6 +162,7 @@ impl World {
             owner: owner_of(&first.append.producer),
             producer_epoch: first.append.producer_epoch,
             peer_meta: b"sim",
+            resend: None,
         };
         let items: Vec<Item<'_>> = burst.iter().map(item).collect();
         let answers = stepper.append_burst(&from, &items, None);
@@ -192,7 +193,7 @@ impl World {
         self.judge(sent, answer, accepting)
     }
 
-    fn judge(
+    pub(super) fn judge(
         &mut self,
         sent: &Sent,
         answer: Result<Accepted, AppendError>,

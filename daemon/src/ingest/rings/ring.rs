@@ -398,6 +398,7 @@ impl Ring {
             owner: self.producer.owner,
             producer_epoch: self.producer.epoch,
             peer_meta: &self.peer.meta,
+            resend: None,
         }
     }
 

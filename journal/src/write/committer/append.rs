@@ -4,6 +4,7 @@ use crate::clock::Moment;
 use crate::error::AppendError;
 use crate::format::batch;
 use crate::format::chunk::ChunkHeader;
+use crate::format::resend::ResendKey;
 use crate::write::batch::{BurstPermits, PendingAppend, Row};
 use crate::write::producer::ProducerId;
 use crate::write::sequencer::Stands;
@@ -32,10 +33,15 @@ impl Committer {
             // For the first of the run: appends in line follow in the row, and an append out of line is judged.
             let mut next = ends.of(from);
             for item in run {
-                let taken = match &why {
-                    Some(why) => Err(why.clone()),
-                    None => self.take(from, item, now, &mut row, next.take(), permits),
+                let known = from.resend.and_then(|key| self.find_resent(&key, run, now));
+                let taken = match (&why, known) {
+                    (Some(why), _) => Err(why.clone()),
+                    (None, Some(known)) => Ok(known),
+                    (None, None) => self.take(from, item, now, &mut row, next.take(), permits),
                 };
+                if let (Some(key), Ok(taken)) = (from.resend, &taken) {
+                    self.remember_resend(key, run, taken);
+                }
                 match &taken {
                     Err(e) if after == AfterRefusal::Hold && why.is_none() && e.is_for_now() => why = Some(e.clone()),
                     _ => {}
@@ -49,6 +55,22 @@ impl Committer {
             self.sequencer.end_row(&mut row, self.writer.submitted_end, now);
         }
         self.writer.builder.settle(permits);
+    }
+
+    /// The answer to an append that is remembered by its key. It needs neither a sequence nor room.
+    fn find_resent(&mut self, key: &ResendKey, run: &[Item<'_>], now: Moment) -> Option<Accepted> {
+        let [item] = run else { return None };
+        self.lifecycle.check().ok()?;
+        self.let_resends_age(now);
+        let first_offset = self.sequencer.resends().find(key, item.count)?;
+        Some(self.accepted(item.count, first_offset, true))
+    }
+
+    /// Remembers an append by its key, if it was given an offset.
+    fn remember_resend(&mut self, key: ResendKey, run: &[Item<'_>], taken: &Accepted) {
+        if run.len() == 1 && !taken.duplicate {
+            self.sequencer.resends_mut().remember(key, taken.count, taken.first_offset);
+        }
     }
 
     /// Judges an append, finds room for it, gives it its offset, and stores it in the open batch. `next`: the known next
@@ -357,7 +379,7 @@ mod tests {
             payload_checksum: 0,
             share: 0,
         };
-        let sender = |id| Sender { producer: [id; 16], owner: 7, producer_epoch: 1, peer_meta: &[] };
+        let sender = |id| Sender { producer: [id; 16], owner: 7, producer_epoch: 1, peer_meta: &[], resend: None };
         let (a, b) = (sender(1), sender(2));
         let mut offsets = |runs: &[(&Sender<'_>, Vec<Item<'_>>)]| {
             let (mut answers, mut permits) = (Vec::new(), BurstPermits::new(None));
@@ -394,7 +416,8 @@ mod tests {
             payload_checksum: 0,
             share: 0,
         };
-        let sender = |id, producer_epoch| Sender { producer: [id; 16], owner: 7, producer_epoch, peer_meta: &[] };
+        let sender =
+            |id, producer_epoch| Sender { producer: [id; 16], owner: 7, producer_epoch, peer_meta: &[], resend: None };
         let (a, b, old) = (sender(1, 2), sender(2, 1), sender(1, 1));
         let runs = [
             (&a, vec![item(0, 1), item(1, 1)]),
@@ -443,7 +466,8 @@ mod tests {
             payload_checksum: 0,
             share: 0,
         };
-        let sender = |producer_epoch| Sender { producer: [1; 16], owner: 7, producer_epoch, peer_meta: &[] };
+        let sender =
+            |producer_epoch| Sender { producer: [1; 16], owner: 7, producer_epoch, peer_meta: &[], resend: None };
         let (old, new) = (sender(1), sender(2));
         let runs = [(&old, [item(0)]), (&new, [item(1)]), (&old, [item(1)])];
         let (mut answers, mut permits) = (Vec::new(), BurstPermits::new(None));

@@ -7,6 +7,7 @@ use tokio::sync::oneshot;
 
 use crate::env::Trigger;
 use crate::format::footer::{Damage, Footer};
+use crate::format::resend::ResendKey;
 use crate::format::segment::SegmentHeader;
 use crate::io::{Durability, File};
 use crate::write::active::{Active, Placed};
@@ -58,6 +59,9 @@ pub struct Sender<'a> {
     pub producer_epoch: u32,
     /// Peer metadata from the daemon, at most [`crate::format::chunk::PEER_META_BYTES_MAX`] bytes.
     pub peer_meta: &'a [u8],
+    /// Key of the append, for a sender without a sequence that may send it again. The run is then of one append: in a
+    /// longer one the key counts for nothing. The peer metadata has it too ([`ResendKey::encode`]).
+    pub resend: Option<ResendKey>,
 }
 
 /// One append of a burst; the fields are those of [`Append`].
@@ -106,6 +110,7 @@ impl<'a> Append<'a> {
             owner: self.owner,
             producer_epoch: self.producer_epoch,
             peer_meta: self.peer_meta,
+            resend: None,
         };
         let item = Item {
             first_sequence: self.first_sequence,
@@ -231,7 +236,7 @@ pub(crate) enum Done {
     Sync { upto: u64 },
     Rotated { next: Result<Active, NoSegment> },
     Opened { next: Result<Active, NoSegment> },
-    Recovered { next: Result<Active, NoSegment>, epoch: u32, end: u64, producers: ProducerTable, lost: bool },
+    Recovered { next: Result<Active, NoSegment>, epoch: u32, end: u64, producers: Box<ProducerTable>, lost: bool },
     Closed,
 }
 

@@ -112,6 +112,7 @@ impl Committer {
 
     /// Returns the next step. A returned job counts as begun: its result must be passed to [`Self::complete`].
     pub(crate) fn step(&mut self, now: Moment) -> Step {
+        self.let_resends_age(now);
         if self.lifecycle.busy {
             return Step::Wait(None);
         }
@@ -304,7 +305,7 @@ impl Committer {
         let active = self.segments.active.take()?;
         let mut footer = active.footer();
         self.quota.sealed(active.owners(), &footer.owners);
-        footer.producers = self.sequencer.begin_footer(footer.end_offset, now);
+        self.sequencer.begin_footer(&mut footer, now);
         assert!(
             footer.end_offset == self.watermarks.written,
             "the footer of segment {} ends at {}, `written` at {}: records between would be lost",
@@ -360,6 +361,7 @@ impl Committer {
 
     /// Takes the result of a job. An error latches: from here on nothing is released until recovery is done.
     pub(crate) fn complete(&mut self, result: Result<Done, Failure>, now: Moment) {
+        self.let_resends_age(now);
         self.watermarks.version += 1;
         assert!(
             !self.lifecycle.busy || self.writer.is_idle(),
@@ -370,6 +372,15 @@ impl Committer {
             result if self.lifecycle.is_over() => self.after_the_end(result),
             Ok(done) => self.done(done, now),
             Err(failure) => self.failed(failure, now),
+        }
+        self.let_resends_age(now);
+    }
+
+    /// Lets time pass for the resend window, if appends were taken since the last look.
+    pub(crate) fn let_resends_age(&mut self, now: Moment) {
+        if self.sequencer.resends().is_on() {
+            let takes_appends = self.watermarks().accepting == Accepting::Yes;
+            self.sequencer.resends_mut().pass(now.boot_ns, takes_appends);
         }
     }
 
@@ -408,7 +419,7 @@ impl Committer {
                 self.segments.supply.recovered();
                 self.writer.recovered(end, self.watermarks.durable);
                 self.watermarks.begin_epoch(epoch, end);
-                self.sequencer.take_recovered(producers);
+                self.sequencer.take_recovered(*producers);
                 self.sequencer.tombstones.failed();
                 self.take_active(next, now);
             }

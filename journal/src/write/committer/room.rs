@@ -142,7 +142,8 @@ impl Room<'_> {
     fn footer_of(&self, index: u64) -> u64 {
         // A footer is a cut of this table, and the table grows by appends alone, each of which was counted here.
         let (t, owners) = (self.producers, self.owners + 1);
-        Footer::max_len(index as usize, t.len() + 1, t.ranges() + 1, owners, self.segments.block as usize)
+        let (producers, ranges, resends) = (t.len() + 1, t.ranges() + 1, t.resends.len_after_next());
+        Footer::max_len(index as usize, producers, ranges, owners, resends, self.segments.block as usize)
     }
 }
 

@@ -219,7 +219,13 @@ impl Daemon {
     fn take(&self, link: &mut Link, burst: &[(AppendHead, Bytes)]) {
         let room = (self.window as usize).saturating_sub(link.session.unanswered());
         let (within, beyond) = burst.split_at(burst.len().min(room));
-        let from = Sender { producer: link.producer, owner: OWNER, producer_epoch: link.epoch, peer_meta: b"sim" };
+        let from = Sender {
+            producer: link.producer,
+            owner: OWNER,
+            producer_epoch: link.epoch,
+            peer_meta: b"sim",
+            resend: None,
+        };
         let items: Vec<Item<'_>> = within.iter().map(|(head, payload)| item(head, payload)).collect();
         let answers = self.stepper().append_burst(&from, &items, None);
         assert_eq!(answers.len(), within.len(), "each is answered");
