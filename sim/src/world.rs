@@ -13,7 +13,8 @@
 //! [`Settings::failing_device`] sectors go bad for good as well, and `clad.meta` as a whole (`failing_device.rs`).
 //!
 //! With [`Settings::write_back_fails`] the kernel loses what a commit marker repeats (`commit_markers.rs`). With
-//! [`Settings::turnover`] producers come and go, more of them than there are places (`turnover.rs`).
+//! [`Settings::turnover`] producers come and go, more of them than there are places (`turnover.rs`). With
+//! [`Settings::resends`] there are senders without a sequence (`resends.rs`).
 //!
 //! Not covered: retention by age and by free space, threads (the journal's are tested with real kills), two faults of
 //! one operation. The bytes on the disk at the end are part of the digest.
@@ -25,6 +26,7 @@ mod commit_markers;
 mod failing_device;
 mod life;
 mod model;
+mod resends;
 mod settings;
 mod start;
 mod tap;
@@ -118,6 +120,8 @@ pub struct Stats {
     pub waits: u64,
     /// Appends that were refused for want of a place.
     pub placeless: u64,
+    /// Appends without a sequence that came again, and were answered with the offset that they had.
+    pub resent: u64,
     /// Bursts: appends that were handed over together.
     pub bursts: u64,
     /// Blocks that were lost with the write-back of a commit marker.
@@ -156,6 +160,7 @@ impl Stats {
         self.removed += o.removed;
         self.recycled += o.recycled;
         self.bursts += o.bursts;
+        self.resent += o.resent;
         self.commit_markers_lost += o.commit_markers_lost;
         self.bit_rot += o.bit_rot;
         self.gaps += o.gaps;
@@ -184,6 +189,7 @@ pub struct World {
     model: Model,
     clients: Vec<Client>,
     turnover: Option<turnover::Turnover>,
+    resends: Option<resends::Resends>,
     events: Arc<Mutex<Vec<Event>>>,
     sealed: BTreeMap<String, Vec<u8>>,
     spots: Vec<bit_rot::Spot>,
@@ -223,6 +229,7 @@ impl World {
         let mut rng = Rng::new(seed);
         let mut config = settings::journal(&settings, &mut rng);
         let turnover = settings.turnover(&mut config, seed);
+        let resends = settings.resends(&mut config, seed);
         let disk = SimDisk::with_options(rng.number(), settings::machine(&settings, config.policy, &mut rng));
         let clients = (1..=2 + rng.below(4) as u8).map(Client::new).collect();
         let mut world = Self {
@@ -237,6 +244,7 @@ impl World {
             model: Model::default(),
             clients,
             turnover,
+            resends,
             events: Arc::default(),
             sealed: BTreeMap::new(),
             spots: Vec::new(),

@@ -32,15 +32,24 @@ enum Media {
     FailingDevice,
 }
 
-fn run(seed: u64, media: Media) -> Result<Stats, String> {
+/// `resends`: with senders without a sequence.
+fn run(seed: u64, media: Media, resends: bool) -> Result<Stats, String> {
     let trace = std::env::var_os("CLAD_SIM_TRACE").is_some();
     let found = FOUND.contains(&seed) || FOUND_WRITE_BACK.contains(&seed);
     let look_every = number("CLAD_SIM_LOOK").or(found.then_some(1));
     let (bit_rot, failing_device) =
         (matches!(media, Media::BitRot | Media::FailingDevice), media == Media::FailingDevice);
     let (write_back_fails, turnover) = (matches!(media, Media::WriteBack | Media::Turnover), media == Media::Turnover);
-    let settings =
-        Settings { trace, bit_rot, failing_device, write_back_fails, turnover, look_every, ..Settings::default() };
+    let settings = Settings {
+        trace,
+        bit_rot,
+        failing_device,
+        write_back_fails,
+        turnover,
+        resends,
+        look_every,
+        ..Settings::default()
+    };
     let mut world = World::new(seed, settings);
     world.inspect_with(Box::new(inspect));
     let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.run()));
@@ -113,10 +122,21 @@ fn run_all(name: &str, first: u64, runs: u64) {
 }
 
 fn run_each(name: &str, runs: u64, media: Media, seeds: impl Iterator<Item = u64>) -> Stats {
+    let all = run_with(name, runs, media, true, seeds);
+    assert!(runs < 100 || all.resent > runs, "only {} were sent again by a key: nothing is shown", all.resent);
+    all
+}
+
+/// Histories from before there were senders without a sequence, as they were.
+fn run_found(name: &str, media: Media, seeds: &[u64]) {
+    run_with(name, seeds.len() as u64, media, false, seeds.iter().copied());
+}
+
+fn run_with(name: &str, runs: u64, media: Media, resends: bool, seeds: impl Iterator<Item = u64>) -> Stats {
     let (mut all, mut broken) = (Stats::default(), Vec::new());
     let began = std::time::Instant::now();
     for seed in seeds {
-        match run(seed, media) {
+        match run(seed, media, resends) {
             Ok(stats) => all.add(&stats),
             Err(text) => {
                 // At once: of a long run only what was printed may be left.
@@ -135,7 +155,7 @@ fn run_each(name: &str, runs: u64, media: Media, seeds: impl Iterator<Item = u64
 fn print_stats(name: &str, seeds: u64, s: &Stats) {
     println!(
         "{name}: {seeds} seeds, {} lives, {} cuts, {} kills, {} failed starts, {} recoveries in the process, {} clean ends, \
-         {} acks checked, {} bursts, {} duplicates, {} records read, {} seals compared, {} looks at the files, {} segments removed and \
+         {} acks checked, {} bursts, {} duplicates, {} by their key, {} records read, {} seals compared, {} looks at the files, {} segments removed and \
          {} used again, 0 lost",
         s.lives,
         s.cuts,
@@ -146,6 +166,7 @@ fn print_stats(name: &str, seeds: u64, s: &Stats) {
         s.acked,
         s.bursts,
         s.duplicates,
+        s.resent,
         s.read,
         s.sealed,
         s.inspected,
@@ -172,7 +193,7 @@ const FOUND: [u64; 11] = [
 
 #[test]
 fn found_seeds() {
-    run_each("found", FOUND.len() as u64, Media::Sound, FOUND.into_iter());
+    run_found("found", Media::Sound, &FOUND);
 }
 
 /// The same where a commit marker cannot be written back.
@@ -180,7 +201,7 @@ const FOUND_WRITE_BACK: [u64; 1] = [1795321546700607871];
 
 #[test]
 fn found_write_back_seeds() {
-    run_each("found write-back", FOUND_WRITE_BACK.len() as u64, Media::WriteBack, FOUND_WRITE_BACK.into_iter());
+    run_found("found write-back", Media::WriteBack, &FOUND_WRITE_BACK);
 }
 
 /// The same where producers come and go.
@@ -188,7 +209,7 @@ const FOUND_TURNOVER: [u64; 3] = [1795771453140929669, 1795789195225261786, 1795
 
 #[test]
 fn found_turnover_seeds() {
-    run_each("found turnover", FOUND_TURNOVER.len() as u64, Media::Turnover, FOUND_TURNOVER.into_iter());
+    run_found("found turnover", Media::Turnover, &FOUND_TURNOVER);
 }
 
 /// The same with bit rot.
@@ -213,7 +234,7 @@ const FOUND_BIT_ROT: [u64; 16] = [
 
 #[test]
 fn found_bit_rot_seeds() {
-    run_each("found rot", FOUND_BIT_ROT.len() as u64, Media::BitRot, FOUND_BIT_ROT.into_iter());
+    run_found("found rot", Media::BitRot, &FOUND_BIT_ROT);
 }
 
 #[test]
@@ -308,12 +329,7 @@ const FOUND_FAILING_DEVICE: [u64; 19] = [
 
 #[test]
 fn found_failing_device_seeds() {
-    run_each(
-        "found failing device",
-        FOUND_FAILING_DEVICE.len() as u64,
-        Media::FailingDevice,
-        FOUND_FAILING_DEVICE.into_iter(),
-    );
+    run_found("found failing device", Media::FailingDevice, &FOUND_FAILING_DEVICE);
 }
 
 /// So many fixed histories on a failing device.
@@ -355,8 +371,9 @@ fn print_failing_device(all: &Stats) {
 fn the_same_seed_makes_the_same_history() {
     for seed in 1000..1010 {
         for media in [Media::Sound, Media::WriteBack, Media::Turnover, Media::BitRot, Media::FailingDevice] {
-            assert_eq!(run(seed, media), run(seed, media), "seed {seed}, {media:?}");
+            assert_eq!(run(seed, media, true), run(seed, media, true), "seed {seed}, {media:?}");
         }
     }
-    assert_ne!(run(1000, Media::Sound).unwrap().digest, run(1001, Media::Sound).unwrap().digest);
+    let digest = |seed| run(seed, Media::Sound, true).unwrap().digest;
+    assert_ne!(digest(1000), digest(1001));
 }

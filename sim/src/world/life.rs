@@ -82,6 +82,11 @@ impl World {
         {
             return self.come_and_go();
         }
+        if let Some(resends) = &mut self.resends
+            && resends.takes_its_turn()
+        {
+            return self.send_without_sequence();
+        }
         match self.rng.below(100) {
             0..=2 => self.append_burst()?,
             3..=27 => self.append_something()?,
@@ -295,7 +300,9 @@ impl World {
         let watermarks = stepper.watermarks();
         self.model.observe(watermarks)?;
         self.stats.acked += self.clients.iter_mut().map(|c| c.answered(&watermarks)).sum::<u64>();
-        let acked = self.guests().map(|c| c.answered(&watermarks)).sum::<u64>();
+        let others = self.guests().map(|c| c.answered(&watermarks)).sum::<u64>();
+        let senders = self.resends.iter_mut().flat_map(|resends| resends.senders());
+        let acked = others + senders.map(|c| c.answered(&watermarks)).sum::<u64>();
         self.stats.acked += acked;
         self.eat(&[watermarks.received, watermarks.written, watermarks.durable, u64::from(watermarks.epoch)]);
         Ok(())

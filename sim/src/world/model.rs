@@ -285,6 +285,12 @@ impl Model {
         }
     }
 
+    /// The stored appends of a producer with these very bytes.
+    pub(super) fn copies<'a>(&'a self, a: &'a Found) -> impl Iterator<Item = &'a Found> {
+        let same = |e: &&Found| (e.producer, e.count) == (a.producer, a.count) && e.payload == a.payload;
+        self.entries.iter().filter(same)
+    }
+
     /// New offsets were given.
     pub(super) fn accept(&mut self, a: Found) -> Check {
         let end = self.end();

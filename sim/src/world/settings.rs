@@ -32,6 +32,8 @@ pub struct Settings {
     pub write_back_fails: bool,
     /// Producers come and go, and there are fewer places than producers (`turnover.rs`).
     pub turnover: bool,
+    /// Senders without a sequence, in most histories (`resends.rs`).
+    pub resends: bool,
     /// The files are looked at without the journal at the end of one life in so many (default 16). A history stays the
     /// same.
     pub look_every: Option<u64>,

@@ -17,6 +17,7 @@ use clad_journal::{AppendError, JournalConfig, Level, Policy, ProducerState};
 
 use super::client::{Client, Sent};
 use super::model::{Check, Violation, ensure};
+use super::resends::DAEMON;
 use super::{Settings, World};
 use crate::Rng;
 use crate::disk::Fault;
@@ -83,16 +84,17 @@ impl World {
             let known = stepper.producer(&id, owner_of(&id)).map_err(|e| Violation(format!("{e} of {}", id[0])))?;
             self.check_known(&id, known, true)?;
         }
-        for client in &self.clients {
+        for id in self.ids().iter().filter(|id| owner_of(id) == STAYS) {
             if let Some(stepper) = &self.stepper {
-                stepper.connect(&client.id, STAYS, 0).map_err(|e| Violation(format!("{e} after a start")))?;
+                stepper.connect(id, STAYS, 0).map_err(|e| Violation(format!("{e} after a start")))?;
             }
         }
         Ok(())
     }
 
     fn ids(&self) -> Vec<[u8; 16]> {
-        self.clients.iter().chain(self.turnover.iter().flat_map(|t| &t.guests)).map(|c| c.id).collect()
+        let ids = self.clients.iter().chain(self.turnover.iter().flat_map(|t| &t.guests)).map(|c| c.id);
+        ids.chain(self.resends.iter().map(|_| DAEMON)).collect()
     }
 
     /// The process is dead: no producer is connected any more.
@@ -106,6 +108,7 @@ impl World {
         }
         self.clients.iter_mut().for_each(Client::disconnected);
         self.guests().for_each(Client::disconnected);
+        self.resends.iter_mut().flat_map(|resends| resends.senders()).for_each(Client::disconnected);
     }
 
     /// Checks the report on a producer against its stored appends.
