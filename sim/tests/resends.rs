@@ -278,6 +278,56 @@ fn a_segment_has_room_for_the_window_in_its_footer() {
     assert!(sealed > 5, "{sealed} are sealed");
 }
 
+/// What a start finds damaged is no append that was sent before.
+#[test]
+fn what_rots_is_stored_again_after_a_start() {
+    let mut stage = Stage::new();
+    for number in 1..=3 {
+        stage.send(number, 3).unwrap();
+        stage.settle();
+    }
+    stage.clock.step(Duration::from_secs(1));
+    stage.settle();
+    let bytes = stage.disk.peek(SEGMENT).unwrap();
+    let at = bytes.windows(20).position(|bytes| bytes == [2; 20]).unwrap();
+    stage.disk.flip(SEGMENT, at as u64, 4);
+    stage.cut_power();
+    let damage: Vec<_> = stage.journal().report().damage.iter().map(|lost| (lost.from, lost.to)).collect();
+    assert_eq!(damage, [(3, 6)]);
+    assert_eq!([stage.stored(1, 3), stage.stored(2, 3), stage.stored(3, 3)], [(0, true), (9, false), (6, true)]);
+    stage.settle();
+    stage.cut_power();
+    assert_eq!([stage.stored(1, 3), stage.stored(2, 3), stage.stored(3, 3)], [(0, true), (9, true), (6, true)]);
+}
+
+/// The kernel loses pages with a failed sync, and the device the first sector of them.
+#[test]
+fn what_a_recovery_cannot_copy_is_stored_again() {
+    const APPENDS: u8 = 36;
+    let mut stage = Stage::new();
+    stage.config.policy = Policy::FireAndForget { sync_interval: Duration::from_secs(3600) };
+    (stage.config.resend_entries, stage.config.recent_bytes) = (1000, 0);
+    stage.restart_cleanly();
+    for number in 1..=APPENDS {
+        stage.send(number, 1).unwrap();
+        stage.settle_somewhat();
+    }
+    stage.disk.fail_next(OpKind::SyncData, ".clog", Fault::Io);
+    stage.journal().request_sync();
+    stage.settle_somewhat();
+    assert_eq!(stage.journal().watermarks().failures, 1);
+    let has_first = |name: &String| stage.disk.peek(name).unwrap().windows(20).any(|bytes| bytes == [1; 20]);
+    let name = stage.disk.names().into_iter().filter(|name| name.ends_with(".clog")).find(has_first).unwrap();
+    stage.disk.spoil(&name, 4096);
+    stage.disk.evict();
+    stage.clock.step(Duration::from_secs(2));
+    stage.settle();
+    assert_eq!(stage.journal().watermarks().losses, 1);
+    let end = u64::from(APPENDS);
+    assert_eq!([stage.stored(1, 1), stage.stored(APPENDS, 1)], [(end, false), (end - 1, true)]);
+    assert_eq!(stage.stored(1, 1), (end, true));
+}
+
 /// A sync fails: nothing is taken until the recovery, and no time passes for the window.
 #[test]
 fn a_recovery_keeps_what_it_copies_and_its_time_does_not_count() {
