@@ -5,7 +5,8 @@
 //!   with all that is in them, null is absent, 64-bit numbers as number or text, enums as numbers, ids in hex of either
 //!   case, other bytes in base64 of either alphabet. Of a name that is there twice the last counts, lists are joined: as
 //!   protobuf has it.
-//! - The output is not longer than the input: the shortest element of a list is `{},` or `"",`, and two bytes.
+//! - The output is at most [`longest`]: the shortest element of a list is `{},` or `"",`, and two bytes. An element of a
+//!   list of texts may be a byte longer than its text from 16 KiB on.
 //! - Nesting is bounded by [`DEPTH_MAX`], also in what is ignored, and with it the stack. Bytes that are moved to make
 //!   room for lengths are bounded by [`MOVES_MAX`] times the input.
 //! - Nothing is kept beside the output.
@@ -21,6 +22,10 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Unex
 const DEPTH_MAX: usize = 160;
 /// A resource with its records is moved four times.
 const MOVES_MAX: usize = 32;
+/// Up to it each whole number is a double.
+const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
+/// The longest text that an error repeats.
+const SHOWN_BYTES_MAX: usize = 40;
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
@@ -114,12 +119,18 @@ static ANY_VALUE: [Field; 8] = [
 static ARRAY: [Field; 1] = [list("values", 1, Kind::Message(&ANY_VALUE))];
 static KV_LIST: [Field; 1] = [list("values", 1, Kind::Message(&KEY_VALUE))];
 
+/// Length of the longest protobuf of so much JSON.
+const fn longest(json: usize) -> usize {
+    json + json / (16 << 10)
+}
+
 /// The protobuf of an `ExportLogsServiceRequest`.
 ///
 /// # Errors
 /// Names what is not as it should be, with line and column.
 pub fn to_protobuf(json: &[u8]) -> Result<Vec<u8>, serde_json::Error> {
-    let mut out = Out { bytes: Vec::with_capacity(json.len()), moves_left: MOVES_MAX.saturating_mul(json.len()) };
+    let mut out =
+        Out { bytes: Vec::with_capacity(longest(json.len())), moves_left: MOVES_MAX.saturating_mul(json.len()) };
     let mut deserializer = serde_json::Deserializer::from_slice(json);
     deserializer.disable_recursion_limit(); // it is below what clad stores; `depth` bounds it here
     Message { fields: &REQUEST, out: &mut out, depth: 0 }.deserialize(&mut deserializer)?;
@@ -335,14 +346,18 @@ impl<'de> Visitor<'de> for Content<'_> {
     fn visit_f64<E: Error>(self, value: f64) -> Result<(), E> {
         match self.field.kind {
             Kind::Double if self.is_element() => self.double(value),
-            // 1.0 and 1e3 are whole; an i128 holds all that any field takes.
-            _ if value.fract() == 0.0 && value.abs() < 1e30 => self.whole(value as i128, Unexpected::Float(value)),
+            // 1.0 and 1e3 are whole. A larger one may not be the number that was written.
+            _ if value.fract() == 0.0 && value.abs() <= WHOLE_MAX => {
+                self.whole(value as i128, Unexpected::Float(value))
+            }
             _ => Err(self.wrong(Unexpected::Float(value))),
         }
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<(), E> {
-        let wrong = |it: &Self| it.wrong(Unexpected::Str(text));
+        let found =
+            if text.len() <= SHOWN_BYTES_MAX { Unexpected::Str(text) } else { Unexpected::Other("another text") };
+        let wrong = |it: &Self| it.wrong(found);
         if !self.is_element() {
             return Err(wrong(&self));
         }
@@ -363,7 +378,7 @@ impl<'de> Visitor<'de> for Content<'_> {
             Kind::Bool | Kind::Message(_) => return Err(wrong(&self)),
             _ => {
                 let number = text.parse().map_err(|_| wrong(&self))?;
-                return self.whole(number, Unexpected::Str(text));
+                return self.whole(number, found);
             }
         }
         Ok(())

@@ -13,7 +13,8 @@ use super::*;
 
 fn decoded(json: &str) -> ExportLogsServiceRequest {
     let bytes = to_protobuf(json.as_bytes()).unwrap_or_else(|error| panic!("{error}: {json}"));
-    assert!(bytes.len() <= json.len(), "{} bytes of {}", bytes.len(), json.len());
+    assert!(bytes.len() <= longest(json.len()), "{} bytes of {}", bytes.len(), json.len());
+    assert!(bytes.capacity() <= longest(json.len()), "it has grown");
     ExportLogsServiceRequest::decode(&*bytes).expect("protobuf")
 }
 
@@ -310,7 +311,7 @@ proptest! {
             json[at] = byte;
         }
         if let Ok(bytes) = to_protobuf(&json) {
-            prop_assert!(bytes.len() <= json.len());
+            prop_assert!(bytes.len() <= longest(json.len()));
             prop_assert!(ExportLogsServiceRequest::decode(&*bytes).is_ok());
         }
     }
@@ -354,6 +355,7 @@ fn numbers_come_in_each_form_and_keep_their_bits() {
         r#""timeUnixNano":"-1""#,
         r#""timeUnixNano":18446744073709551616"#,
         r#""timeUnixNano":1.5"#,
+        r#""timeUnixNano":1544712660301000001.0"#,
         r#""timeUnixNano":"1x""#,
         r#""timeUnixNano":true"#,
         r#""timeUnixNano":{"low":1,"high":0}"#,
@@ -406,6 +408,15 @@ fn unknown_names_are_passed_over() {
         record(r#""time_unix_nano":5,"TimeUnixNano":5,"x":{"y":[{"timeUnixNano":5},[],"",-1,1.5e300]},"flags":1"#);
     assert_eq!(with, logs::LogRecord { flags: 1, ..Default::default() });
     assert_eq!(record(r#""tim\u0065UnixNano":5"#).time_unix_nano, 5, "a name with an escape is that name");
+}
+
+#[test]
+fn a_list_of_long_texts_fits_and_no_long_text_is_repeated() {
+    let keys = vec!["x".repeat(16 << 10); 50];
+    let json = json!({"resourceLogs": [{"resource": {"entityRefs": [{"idKeys": keys}]}}]}).to_string();
+    assert_eq!(decoded(&json).resource_logs[0].resource.as_ref().expect("it").entity_refs[0].id_keys, keys);
+    let error = error(in_record(&format!(r#""flags":"{}""#, "x".repeat(1 << 20))));
+    assert!(error.len() < 200 && error.contains("`flags`"), "{error}");
 }
 
 /// As protobuf has it: lists are joined, messages are one, and of a number the last one counts.
