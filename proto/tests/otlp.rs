@@ -248,7 +248,8 @@ fn errors_pass_through_a_status() {
 #[test]
 fn our_services_are_in_the_descriptors() {
     let services: Vec<String> = pool().services().map(|service| service.full_name().to_owned()).collect();
-    assert_eq!(services, ["clad.v1.Ingest", "clad.v1.Log", "clad.v1.Admin"]);
+    let logs = "opentelemetry.proto.collector.logs.v1.LogsService";
+    assert_eq!(services, ["clad.v1.Ingest", "clad.v1.Log", "clad.v1.Admin", logs]);
 }
 
 proptest! {

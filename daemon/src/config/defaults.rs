@@ -76,6 +76,8 @@ impl Default for Config {
                     path: None,
                     // An exporter that gets an answer may forget the records.
                     ack: DefaultAck::Highest,
+                    // Longer than exporters try; a collector with a queue may try longer.
+                    resend_window: Duration::from_secs(600),
                 },
                 shm: SharedMemory {
                     // It costs nothing before the first ring, and a client that names shm:// asked for it.

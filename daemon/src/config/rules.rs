@@ -24,6 +24,8 @@ pub const MAX_SEGMENT_BYTES: u64 = 1 << 30;
 pub const MAX_IN_FLIGHT: u32 = 16;
 /// Longest useful wait for more appends; a longer one is a mistaken unit.
 pub const MAX_GROUP_DELAY: Duration = Duration::from_secs(1);
+/// Longest time for which a request is known again; the number of requests bounds it long before.
+pub(super) const MAX_RESEND_WINDOW: Duration = Duration::from_secs(24 * 3600);
 /// Segments that retention never removes: the active, the prepared and the newest sealed one.
 pub const MIN_RETAINED_SEGMENTS: u64 = 3;
 /// Longest path of a Unix socket on Linux.
@@ -357,6 +359,7 @@ fn addresses() -> Vec<Rule> {
         another(metrics, grpc),
         loopback_all(field!(ingest.otlp.listen), field!(ingest.otlp.allow_plaintext)),
         others(field!(ingest.otlp.listen), [tcp, grpc, metrics]),
+        at_most(field!(ingest.otlp.resend_window), MAX_RESEND_WINDOW, show_duration(MAX_RESEND_WINDOW)),
     ]
 }
 

@@ -150,6 +150,11 @@ pub(super) const KEYS: &[Key] = &[
         "Level at which a request is answered that has no header clad-ack: highest (that the log offers), none, received, written or durable."
     ),
     key!(
+        ingest.otlp.resend_window,
+        RESTART,
+        "Time for which a request that is sent again is known, so that it is stored once; 0 is off. It stands still while no appends are taken."
+    ),
+    key!(
         ingest.shm.enabled,
         RESTART,
         "Give rings of shared memory on ingest.unix.path to any local user. A user gets at most as many as stay free for others; root is exempt."

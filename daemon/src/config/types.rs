@@ -142,6 +142,8 @@ pub struct Otlp {
     pub path: Option<PathBuf>,
     /// Level of the requests that name none.
     pub ack: DefaultAck,
+    /// Time for which a request is known again; zero is off.
+    pub resend_window: Duration,
 }
 
 /// `[ingest.shm]`

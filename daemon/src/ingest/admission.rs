@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use clad_journal::clock::Moment;
 use clad_journal::format::meta::Meta;
 use clad_journal::owner_bytes::NETWORK;
-use clad_journal::{Accepted, AfterRefusal, AppendError, DeferredWrite, Item, Journal, Level, Sender, Watermarks};
+use clad_journal::{
+    Accepted, AfterRefusal, AppendError, DeferredWrite, Item, Journal, Level, ResendKey, Sender, Watermarks,
+};
 use clad_proto::frame::{AppendView, EpochStart, Hello, LastStored, Welcome};
 use clad_proto::limits::{MAX_EARLIER_EPOCHS, MAX_VERSION, MIN_VERSION};
 use clad_proto::{AckLevel, DurabilityPolicy, ErrorCode, ErrorInfo, KnownGroup, LogId, ProducerId, scan_known};
@@ -225,15 +227,21 @@ impl Admission {
         at: Arrival,
         verdicts: &mut Vec<Result<Accepted, AppendError>>,
     ) -> Option<DeferredWrite> {
-        let from = Sender {
-            producer: *producer.id.as_bytes(),
-            owner: producer.owner,
-            producer_epoch: producer.epoch,
-            peer_meta: &peer.meta,
-            resend: None,
-        };
+        let from = sender(peer, producer);
+        self.append_run(&from, peer, items, permit, at, verdicts)
+    }
+
+    fn append_run(
+        &self,
+        from: &Sender<'_>,
+        peer: &Peer,
+        items: &[Item<'_>],
+        permit: QuotaGuard,
+        at: Arrival,
+        verdicts: &mut Vec<Result<Accepted, AppendError>>,
+    ) -> Option<DeferredWrite> {
         verdicts.reserve(items.len());
-        let runs = [(&from, items)];
+        let runs = [(from, items)];
         let outcome =
             self.journal.append(runs, AfterRefusal::Judge, Some(permit), at.moment, |verdict| verdicts.push(verdict));
         let deferred_write = outcome.deferred_write;
@@ -333,13 +341,39 @@ impl Admission {
         peer: &Peer,
         producer: &Producer,
         view: &AppendView<'_>,
+        admitted: Admitted,
+    ) -> Result<(Accepted, Option<DeferredWrite>), ErrorInfo> {
+        self.take_of(&sender(peer, producer), peer, producer, view, admitted)
+    }
+
+    /// The same of an append that may have been stored before, under another sequence: then it has the offset that it got.
+    pub(crate) fn take_once(
+        &self,
+        peer: &Peer,
+        producer: &Producer,
+        key: ResendKey,
+        view: &AppendView<'_>,
+        admitted: Admitted,
+    ) -> Result<(Accepted, Option<DeferredWrite>), ErrorInfo> {
+        let mut peer_meta = peer.meta.clone();
+        key.encode(&mut peer_meta);
+        let from = Sender { peer_meta: &peer_meta, resend: Some(key), ..sender(peer, producer) };
+        self.take_of(&from, peer, producer, view, admitted)
+    }
+
+    fn take_of(
+        &self,
+        from: &Sender<'_>,
+        peer: &Peer,
+        producer: &Producer,
+        view: &AppendView<'_>,
         Admitted { permit, at }: Admitted,
     ) -> Result<(Accepted, Option<DeferredWrite>), ErrorInfo> {
         let head = &view.head;
         let item = self.item(view, head.payload_crc, at, &mut KnownGroup::default());
         let item = item.map_err(|error| self.unless_stored(producer, head.first_seq, error))?;
         let (item, mut verdicts) = (Item { share: permit.num_permits(), ..item }, Vec::new());
-        let deferred_write = self.take_burst(peer, producer, &[item], permit, at, &mut verdicts);
+        let deferred_write = self.append_run(from, peer, &[item], permit, at, &mut verdicts);
         let accepted = verdicts.pop().expect("one append has one verdict").map_err(|e| producer.refusal(&e))?;
         if head.level == AckLevel::Received {
             metrics::acked(metrics::Level::Received, 1, u64::from(accepted.count), at.since.elapsed());
@@ -359,6 +393,16 @@ impl Admission {
             _ => format!("this log ({}) reaches `{}` at most, not `{level}`", self.policy, self.highest),
         };
         Err(ErrorInfo::new(ErrorCode::LevelUnreachable, text))
+    }
+}
+
+fn sender<'a>(peer: &'a Peer, producer: &Producer) -> Sender<'a> {
+    Sender {
+        producer: *producer.id.as_bytes(),
+        owner: producer.owner,
+        producer_epoch: producer.epoch,
+        peer_meta: &peer.meta,
+        resend: None,
     }
 }
 

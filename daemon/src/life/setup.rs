@@ -16,6 +16,9 @@ use crate::ops::pages;
 /// Appends that a producer may have unacknowledged, announced in the handshake.
 pub(crate) const WINDOW: u32 = 256;
 
+/// Appends of requests that are known again, at most: fewer where segments are small.
+const RESEND_ENTRIES_MAX: usize = 65_536;
+
 /// The journal's settings.
 pub(crate) fn journal(config: &Config) -> JournalConfig {
     let j = &config.journal;
@@ -44,6 +47,8 @@ pub(crate) fn journal(config: &Config) -> JournalConfig {
         retention: retention(config),
         max_producers: config.limits.max_producers as usize,
         window: WINDOW as usize,
+        resend_entries: RESEND_ENTRIES_MAX,
+        resend_keep: config.ingest.otlp.resend_window,
         ..JournalConfig::default()
     }
 }

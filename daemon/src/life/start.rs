@@ -164,7 +164,8 @@ impl Services {
                 "ingest.otlp.ack = {ack}, and this log reaches {highest} at most: requests that ask for no other level are refused"
             );
         }
-        let otlp = Otlp::new(self.journal.clone(), live_settings.clone(), ack);
+        let has_resend_window = !config.ingest.otlp.resend_window.is_zero();
+        let otlp = Otlp::new(self.journal.clone(), live_settings.clone(), ack, has_resend_window);
         let access = Arc::new(Access::new(&config.access.read_group));
         if let (Some(path), Some(listener)) = (&config.ingest.unix.path, listener) {
             listen_addresses.insert("unix".to_owned(), path.display().to_string());

@@ -88,8 +88,18 @@ impl Daemon {
         begun.elapsed()
     }
 
+    pub(crate) async fn kill_and_restart(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        self.start_again().await;
+    }
+
     pub(crate) async fn restart(&mut self) {
         self.stop();
+        self.start_again().await;
+    }
+
+    async fn start_again(&mut self) {
         self.child = spawn(self.dir.path(), &self.sets);
         self.grpc = find(self.dir.path()).await.listeners["grpc"].clone();
     }

@@ -1,6 +1,8 @@
 //! Each key that HUP changes, seen to be changed: by a client, in the messages, or on the disk.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
 
@@ -276,6 +278,27 @@ fn the_deadline_of_a_stop_changes() {
     reload(&daemon, "[daemon]\ndrain_timeout = \"1234ms\"\n");
     assert_eq!(daemon.term(), Some(0));
     assert!(daemon.said().contains("drain_timeout=1.234s"), "{}", daemon.said());
+}
+
+/// Of a body that is no protobuf: it is looked at, or is too long for that.
+#[test]
+fn the_longest_request_of_otlp_changes() {
+    let daemon = live_setup().start();
+    let answer = || {
+        let mut stream = TcpStream::connect(daemon.port("grpc")).expect("a daemon");
+        let body = vec![0; 2 << 20];
+        let head = "POST /v1/logs HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-protobuf\r\n";
+        let head = format!("{head}content-length: {}\r\n\r\n", body.len());
+        stream.write_all(&[head.as_bytes(), &body].concat()).expect("sent");
+        let mut status = [0; 12];
+        stream.read_exact(&mut status).expect("an answer");
+        String::from_utf8_lossy(&status[9..]).into_owned()
+    };
+    assert_eq!(answer(), "400");
+    reload(&daemon, "max_message_bytes = \"1MiB\"\n");
+    assert_eq!(answer(), "413");
+    reload(&daemon, "max_message_bytes = \"4MiB\"\n");
+    assert_eq!(answer(), "400");
 }
 
 /// Whoever lets HUP change another key shows here that it does.

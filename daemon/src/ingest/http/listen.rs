@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use clad_proto::frame::Transport;
 use clad_proto::limits::MAX_READS_PER_CONNECTION;
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
+use sha2::{Digest, Sha256};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
@@ -93,6 +94,17 @@ impl Caller {
             Identity::Network(address) => Peer::network(transport, Some(address), self.owner, may_read),
             Identity::Local { uid, gid, pid, pid_start } => Peer::local(transport, uid, gid, pid, pid_start),
         }
+    }
+
+    /// Sender, for a resend: the user, where the kernel knows it, else the address. The network is none: its peers are many.
+    pub(crate) fn identity_hash(&self) -> u64 {
+        let name = match (self.owner, self.identity) {
+            (Owner::Uid(uid), _) | (_, Identity::Local { uid, .. }) => format!("uid {uid}"),
+            (Owner::Network, Identity::Network(address)) => format!("address {}", address.ip().to_canonical()),
+        };
+        let mut first = [0; 8];
+        first.copy_from_slice(&Sha256::digest(name)[..8]);
+        u64::from_le_bytes(first)
     }
 
     /// For a call that says whether it has a pending answer.

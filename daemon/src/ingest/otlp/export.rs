@@ -9,13 +9,14 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
-use clad_journal::{Accepted, Watcher};
+use clad_journal::{Accepted, ResendKey, Watcher};
 use clad_proto::frame::{AppendHead, AppendView, Transport};
 use clad_proto::otlp::{ExportLimits, ExportParts, ExportRequest};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo, Payload};
 
 use super::answer::{Done, Refusal};
 use super::producers::OwnProducer;
+use super::resends::Resends;
 use super::shared::Otlp;
 use crate::ingest::http::{Call, Caller};
 use crate::ingest::quota::{Owner, QuotaHandle};
@@ -30,6 +31,8 @@ pub(super) struct Export {
     peer: Peer,
     level: AckLevel,
     inflight_quota: QuotaHandle,
+    /// Names of the appends; absent where the journal does not know what is sent again.
+    resends: Option<Resends>,
     session: Session,
     watermarks: Watcher,
     /// Notes for others, which may want the connection's slot, that an answer is pending.
@@ -60,6 +63,7 @@ impl Export {
         }
         Ok(Self {
             producer: otlp.producers.of(&peer)?,
+            resends: caller.filter(|_| otlp.has_resend_window).map(|caller| Resends::of(caller.identity_hash())),
             inflight_quota: admission.budget.handle(peer.quota_owner()),
             session: Session::begin(&admission.journal.watermarks()),
             watermarks: admission.journal.watcher(),
@@ -128,19 +132,29 @@ impl Export {
             }
         };
         let since = admitted.at.since;
-        let (first_seq, accepted) = self.take(&payload, admitted)?;
+        let key = self.resends.as_mut().and_then(|resends| resends.next(&payload));
+        let (first_seq, accepted) = self.take(&payload, key, admitted)?;
         self.session.given(first_seq, &accepted, self.level, bytes, since);
         Ok(())
     }
 
-    fn take(&self, payload: &Payload, admitted: Admitted) -> Result<(u64, Accepted), ErrorInfo> {
+    fn take(
+        &self,
+        payload: &Payload,
+        key: Option<ResendKey>,
+        admitted: Admitted,
+    ) -> Result<(u64, Accepted), ErrorInfo> {
         let mut next = self.producer.next.lock().unwrap_or_else(PoisonError::into_inner);
         // The gap mark: sequences of appends that the journal lost are not given again.
         let (first_seq, count, payload_crc) = (*next, payload.count, payload.checksum());
         let head = AppendHead { first_seq, count, level: self.level, gap: true, payload_crc };
         let view = AppendView { head, payload: &payload.bytes };
         // No thread of the runtime may block: a write that is deferred is dropped, and the journal's threads make it.
-        let (accepted, _) = self.admission.take(&self.peer, &self.producer.producer, &view, admitted)?;
+        let (peer, producer) = (&self.peer, &self.producer.producer);
+        let (accepted, _) = match key {
+            Some(key) => self.admission.take_once(peer, producer, key, &view, admitted)?,
+            None => self.admission.take(peer, producer, &view, admitted)?,
+        };
         *next += u64::from(count);
         Ok((first_seq, accepted))
     }

@@ -8,6 +8,7 @@
 //! - A record is never decoded: its protobuf becomes a payload ([`clad_proto::otlp`]), JSON becomes protobuf first.
 //! - Memory of a request is counted before it is taken, also what a compressed body becomes: [`body`]. A payload that
 //!   finds no room is not kept while it waits.
+//! - A request that is sent again is stored once, as far as its appends have names ([`resends`]) and the journal knows them.
 //! - The sender is whom the kernel reports; a producer of the daemon's own numbers what each owner sends.
 //!
 //! ```text
@@ -21,6 +22,7 @@ mod inflate;
 mod json;
 mod producers;
 mod request;
+mod resends;
 mod shared;
 
 use std::sync::Arc;

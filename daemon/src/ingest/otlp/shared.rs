@@ -23,6 +23,8 @@ pub(crate) struct Otlp {
     pub(super) producers: Arc<Producers>,
     /// Level of requests that name none; absent is the highest that the log offers.
     pub(super) ack: Option<AckLevel>,
+    /// The journal knows what is sent again.
+    pub(super) has_resend_window: bool,
     pub(super) calls: Calls,
     pub(super) transforms: Arc<Semaphore>,
     /// Bytes of bodies that wait for a larger share.
@@ -30,11 +32,17 @@ pub(crate) struct Otlp {
 }
 
 impl Otlp {
-    pub(crate) fn new(journal: Arc<Journal>, live_settings: LiveSettings, ack: Option<AckLevel>) -> Self {
+    pub(crate) fn new(
+        journal: Arc<Journal>,
+        live_settings: LiveSettings,
+        ack: Option<AckLevel>,
+        has_resend_window: bool,
+    ) -> Self {
         Self {
             live_settings,
             producers: Arc::new(Producers::new(journal)),
             ack,
+            has_resend_window,
             calls: Calls::default(),
             transforms: Arc::new(Semaphore::new(TRANSFORMS_MAX)),
             waiting: Quota::new(WAITING_BYTES),

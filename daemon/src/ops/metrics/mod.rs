@@ -73,6 +73,12 @@ counting! { m:
     /// A request of OTLP was answered.
     pub fn otlp_request(code: OtlpCode) { m.otlp_requests.of(code).increment(1) }
 
+    /// Appends that are known if they are sent again, and how many were forgotten before their time.
+    pub fn resend_window(appends: u64, forgotten: u64) {
+        m.resend_window.set(float(appends));
+        m.resend_forgotten.absolute(forgotten);
+    }
+
     /// A batch was handed to the disk.
     pub fn batch(records: u64, bytes: u64) {
         m.batch_records.observe(records, 1);

@@ -65,6 +65,8 @@ metrics_table! {
     REFUSED_FOR_SHARE = "clad_refused_for_share_total", Counter, Share::NAME, "Refusals of a shared resource, because the owner's share was used up or nothing was free.";
     DEDUPLICATED_RECORDS = "clad_deduplicated_records_total", Counter, "", "Resent records that were stored already.";
     OTLP_REQUESTS = "clad_otlp_requests_total", Counter, OtlpCode::NAME, "Requests of OTLP, by their answer.";
+    RESEND_WINDOW = "clad_resend_window_appends", Gauge, "", "Appends of OTLP that are known if they are sent again.";
+    RESEND_FORGOTTEN = "clad_resend_window_forgotten_total", Counter, "", "Such appends that were forgotten before their time, for want of room.";
     APPEND_DURATION = "clad_append_duration_seconds", Histogram, Level::NAME, "From decoding an append to the release of its ack.";
     SYNC_DURATION = "clad_sync_duration_seconds", Histogram, "", "One sync, or one write that syncs.";
     SYNC_FAILURES = "clad_sync_failures_total", Counter, "", "Writes or syncs that failed; each latches the journal.";
@@ -196,6 +198,8 @@ meters! { totals:
     refused_for_share: Family<Share, Count> = totals.family(REFUSED_FOR_SHARE);
     deduplicated_records: Count = totals.total(counter!(DEDUPLICATED_RECORDS));
     otlp_requests: Family<OtlpCode, Count> = totals.family(OTLP_REQUESTS);
+    resend_window: Gauge = gauge!(RESEND_WINDOW);
+    resend_forgotten: Counter = counter!(RESEND_FORGOTTEN);
     append_duration: Family<Level, Histogram> = Family::new(|_| histogram(DURATIONS));
     sync_duration: Histogram = histogram(DURATIONS);
     sync_failures: Count = totals.total(counter!(SYNC_FAILURES));
