@@ -26,9 +26,8 @@ use clad_proto::grpc::v1::log_server::{LogServer, SERVICE_NAME as LOG};
 use clad_proto::grpc::{FILE_DESCRIPTOR_SET, to_status};
 use tonic::service::Routes;
 
-use crate::ingest::http::{self, Calls, Listener, STREAMS_MAX, with_stream_slots};
+use crate::ingest::http::{self, Calls, Listener, with_stream_slots};
 use crate::ingest::otlp::{self, LOGS_SERVICE, Otlp};
-use crate::ingest::quota::Quota;
 use crate::ingest::{ConnectionSlots, LiveSettings};
 use crate::ops::health::Health;
 
@@ -45,10 +44,9 @@ pub(crate) fn serve(
     health: Health,
 ) {
     let calls = otlp.calls().clone();
-    let stream_slots = Quota::new(STREAMS_MAX);
     let services = services(&live_settings, &calls, may_read, health);
-    let routes = with_stream_slots(services, &stream_slots, |_, error| to_status(error).into_http());
-    let routes = routes.merge(otlp::routes(otlp, &stream_slots)).fallback(otlp::unknown);
+    let routes = with_stream_slots(services, otlp.stream_slots(), |_, error| to_status(error).into_http());
+    let routes = routes.merge(otlp::routes(otlp)).fallback(otlp::unknown);
     http::serve(listener, routes, live_settings, connection_slots, calls);
 }
 

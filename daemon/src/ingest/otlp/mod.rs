@@ -35,8 +35,7 @@ use axum::routing::{any, post};
 pub(crate) use clad_proto::grpc::opentelemetry::proto::collector::logs::v1::logs_service_server::SERVICE_NAME as LOGS_SERVICE;
 use tonic::{Code, Status};
 
-use crate::ingest::http::{self, Listener, STREAMS_MAX, with_stream_slots};
-use crate::ingest::quota::Quota;
+use crate::ingest::http::{self, Listener, with_stream_slots};
 use crate::ingest::{ConnectionSlots, LiveSettings};
 pub use json::to_protobuf;
 pub(crate) use shared::Otlp;
@@ -51,7 +50,7 @@ const OTHER_SIGNALS: [&str; 3] = [
 ];
 
 /// The routes, each request in a place of the slots.
-pub(crate) fn routes(otlp: &Otlp, stream_slots: &Arc<Quota>) -> Router {
+pub(crate) fn routes(otlp: &Otlp) -> Router {
     let mut routes = Router::new()
         .route(EXPORT, any(over_grpc))
         .route("/v1/logs", post(over_http))
@@ -62,7 +61,7 @@ pub(crate) fn routes(otlp: &Otlp, stream_slots: &Arc<Quota>) -> Router {
         routes = routes
             .route(method, any(async || Status::unimplemented("clad keeps logs").into_http::<axum::body::Body>()));
     }
-    with_stream_slots(routes, stream_slots, answer::refuse)
+    with_stream_slots(routes, &otlp.stream_slots, answer::refuse)
 }
 
 /// Serves OTLP alone on a listener until the daemon stops.
@@ -72,7 +71,7 @@ pub(crate) fn serve(
     live_settings: LiveSettings,
     connection_slots: Arc<ConnectionSlots>,
 ) {
-    let routes = routes(otlp, &Quota::new(STREAMS_MAX)).fallback(unknown);
+    let routes = routes(otlp).fallback(unknown);
     http::serve(listener, routes, live_settings, connection_slots, otlp.calls.clone());
 }
 

@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 
 use super::producers::Producers;
 use crate::ingest::LiveSettings;
-use crate::ingest::http::Calls;
+use crate::ingest::http::{Calls, STREAMS_MAX};
 use crate::ingest::quota::Quota;
 
 /// Bodies that are inflated, or turned from JSON, at once: each takes a thread.
@@ -26,6 +26,8 @@ pub(crate) struct Otlp {
     /// The journal knows what is sent again.
     pub(super) has_resend_window: bool,
     pub(super) calls: Calls,
+    /// Places of requests, on all listeners that speak HTTP.
+    pub(super) stream_slots: Arc<Quota>,
     pub(super) transforms: Arc<Semaphore>,
     /// Bytes of bodies that wait for a larger share.
     pub(super) waiting: Arc<Quota>,
@@ -44,9 +46,15 @@ impl Otlp {
             ack,
             has_resend_window,
             calls: Calls::default(),
+            stream_slots: Quota::new(STREAMS_MAX),
             transforms: Arc::new(Semaphore::new(TRANSFORMS_MAX)),
             waiting: Quota::new(WAITING_BYTES),
         }
+    }
+
+    /// Places of requests, on all listeners that speak HTTP.
+    pub(crate) fn stream_slots(&self) -> &Arc<Quota> {
+        &self.stream_slots
     }
 
     /// Requests that the end of the daemon waits for.
