@@ -12,6 +12,7 @@ mod faults;
 mod hostile;
 mod kill;
 mod models;
+mod otlp;
 mod owners;
 mod prometheus;
 pub(crate) mod proof;
@@ -84,6 +85,11 @@ const SUITES: &[Suite] = &[
         name: "sdk-c",
         about: "the library for C: header, symbols, tests with a real daemon, valgrind, bad days, wrong versions",
         run: sdk_c::run,
+    },
+    Suite {
+        name: "otlp",
+        about: "exporters of Python, Go, Rust and JavaScript as they come: read back, and under kill -9; curl, grpcurl",
+        run: otlp::run,
     },
     Suite { name: "disk", about: "full, read-only and other disks, and clocks that jump", run: disk::run },
     Suite {

@@ -218,13 +218,13 @@ fn is_caught(root: &Path, fault: &Fault) -> Result<()> {
 }
 
 /// A program of Go's: on the PATH, or where Go's own instructions install it.
-fn tool(program: &str) -> PathBuf {
+pub(super) fn tool(program: &str) -> PathBuf {
     let installed = Path::new("/usr/local/go/bin").join(program);
     if has(program) || !installed.is_file() { program.into() } else { installed }
 }
 
 /// A program of Go, in the client's folder. It downloads nothing and leaves nothing outside of the build folder.
-fn go(root: &Path, program: &str) -> Command {
+pub(super) fn go(root: &Path, program: &str) -> Command {
     let mut command = Command::new(tool(program));
     command.current_dir(root.join("client-sdk/go"));
     command.env("GOCACHE", target(root).join("go-cache")).env("GOPATH", target(root).join("go-path"));

@@ -90,7 +90,7 @@ const HAS_HEADERS: &str = "import os, sys, sysconfig; \
                            sys.exit(not os.path.exists(os.path.join(sysconfig.get_path('include'), 'Python.h')))";
 
 /// Whether Python runs a line to a good end.
-fn says(line: &str) -> bool {
+pub(super) fn says(line: &str) -> bool {
     Command::new("python3").args(["-c", line]).output().is_ok_and(|ended| ended.status.success())
 }
 
