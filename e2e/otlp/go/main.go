@@ -27,7 +27,7 @@ import (
 // Between the records of `stream`, and how long the SDK keeps them before it sends.
 const (
 	streamPause = 5 * time.Millisecond
-	streamDelay = 100 * time.Millisecond
+	streamDelay = 10 * time.Millisecond
 )
 
 var (

@@ -11,7 +11,7 @@ const LEVELS = [[5, 'DEBUG'], [9, 'INFO'], [13, 'WARN'], [17, 'ERROR'], [21, 'FA
 const EXPORTERS = { http: '@opentelemetry/exporter-logs-otlp-proto', json: '@opentelemetry/exporter-logs-otlp-http' };
 // Milliseconds between the records of `stream`, and how long the SDK keeps them before it sends.
 const STREAM_PAUSE = 5;
-const STREAM_DELAY = 100;
+const STREAM_DELAY = 10;
 
 // Hands over to an exporter, and prints the number of each record whose export it calls a success.
 class Said {

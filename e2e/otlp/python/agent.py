@@ -18,7 +18,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 LEVELS = [logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL]
 # Records a second of `stream`, and how long the SDK keeps them before it sends.
 STREAM_RATE = 200
-STREAM_DELAY_MILLIS = 100
+STREAM_DELAY_MILLIS = 10
 
 
 class Said(LogRecordExporter):

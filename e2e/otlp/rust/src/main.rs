@@ -25,7 +25,7 @@ type Error = Box<dyn std::error::Error>;
 
 /// Between the records of `stream`, and how long the SDK keeps them before it sends.
 const STREAM_PAUSE: Duration = Duration::from_millis(5);
-const STREAM_DELAY: Duration = Duration::from_millis(100);
+const STREAM_DELAY: Duration = Duration::from_millis(10);
 /// The scope of all records, and of each second one of `stream`.
 const TARGET: &str = "clad.agent";
 const OTHER: &str = "clad.other";
