@@ -170,12 +170,17 @@ fn telemetrygen_by_grpc_and_http() {
 #[test]
 #[ignore = "cargo xtask ci otlp"]
 fn bad_requests() {
-    let daemon = Daemon::start();
+    let daemon = Setup::new().set("limits.max_message_bytes", "4MiB").start();
     let of = |path: &str| format!("http://{}{path}", daemon.port("grpc"));
     let (url, body) = (of("/v1/logs"), document(HEX).to_string().into_bytes());
     let (json_type, protobuf) = ("Content-Type: application/json", "Content-Type: application/x-protobuf");
-    // Above `[limits] max_append_bytes` of the tests, as one record.
-    let long = String::from_utf8_lossy(&body).replace("Example log record", &"x".repeat(3 << 20)).into_bytes();
+    // Longer than a record may be, and longer than a request may be.
+    let with_body = |length: usize| {
+        let mut long = document(HEX);
+        long["resourceLogs"][0]["scopeLogs"][0]["logRecords"][0]["body"]["stringValue"] = json!("x".repeat(length));
+        long
+    };
+    let long = with_body(3 << 20);
     for (what, status, arguments, body) in [
         ("a path of another signal", 404, vec!["-H", json_type, &of("/v1/traces")], body.clone()),
         ("GET", 405, vec!["--request", "GET", &url], Vec::new()),
@@ -184,17 +189,22 @@ fn bad_requests() {
         ("JSON that is said to be protobuf", 400, vec!["-H", protobuf, &url], body.clone()),
         ("an encoding that nobody knows", 415, vec!["-H", json_type, "-H", "Content-Encoding: br", &url], body.clone()),
         ("gzip that is none", 400, vec!["-H", json_type, "-H", "Content-Encoding: gzip", &url], body.clone()),
+        ("a record that is too long, alone", 400, vec!["-H", json_type, &url], long.to_string().into_bytes()),
+        ("a request that is too long", 413, vec!["-H", json_type, &url], with_body(5 << 20).to_string().into_bytes()),
         ("a level that nobody knows", 400, vec!["-H", json_type, "-H", "clad-ack: mostly", &url], body.clone()),
     ] {
         let (found, answer) = curl(&arguments, &body);
         assert_eq!(found, status, "{what}: {answer}");
     }
-    // A record that is too long is no fault of the request: it is refused for good, and named in the answer.
-    let (status, answer) = curl(&["-H", json_type, &url], &long);
-    let is_refused = status == 413 || (status == 200 && json(answer.as_bytes())["partialSuccess"] != Json::Null);
-    assert!(is_refused, "{status}: {answer}");
     assert_eq!(read::records(&daemon).len(), 0, "something was stored");
-    let (status, answer) = curl(&["-H", json_type, &url], &body);
-    assert_eq!((status, json(answer.as_bytes())), (200, json!({})));
-    is_the_document(&read::records(&daemon)[0]);
+    // Beside one that is too long the others are taken.
+    let mut mixed = document(HEX);
+    let good = mixed["resourceLogs"][0].clone();
+    mixed["resourceLogs"] = json!([long["resourceLogs"][0], good]);
+    let (status, answer) = curl(&["-H", json_type, &url], mixed.to_string().as_bytes());
+    let partial = &json(answer.as_bytes())["partialSuccess"];
+    assert_eq!((status, &partial["rejectedLogRecords"]), (200, &json!("1")), "{answer}");
+    let records = read::records(&daemon);
+    assert_eq!(records.len(), 1);
+    is_the_document(&records[0]);
 }
