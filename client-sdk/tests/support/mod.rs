@@ -93,11 +93,16 @@ impl Fake {
 
     /// Takes the next client and reads its greeting.
     pub(crate) async fn meet(&self) -> Peer {
+        self.try_meet().await.expect("the client hung up")
+    }
+
+    /// The same; nothing when the client hangs up before it says anything, as one that ends may.
+    pub(crate) async fn try_meet(&self) -> Option<Peer> {
         let (stream, _) = soon(self.listener.accept()).await.expect("a client");
         let mut peer = Peer { stream, buf: BytesMut::new(), hello: Hello::default() };
-        let Frame::Hello(hello) = peer.next().await else { panic!("HELLO comes first") };
+        let Frame::Hello(hello) = peer.try_next().await? else { panic!("HELLO comes first") };
         peer.hello = hello;
-        peer
+        Some(peer)
     }
 
     /// Takes the next client and welcomes it.
@@ -122,8 +127,11 @@ impl Peer {
                 if let Some(frame) = FrameDecoder::default().next(&mut self.buf).expect("a frame") {
                     return Some(frame);
                 }
-                if self.stream.read_buf(&mut self.buf).await.expect("bytes") == 0 {
-                    return None;
+                match self.stream.read_buf(&mut self.buf).await {
+                    // A process that ends takes no answers any more.
+                    Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return None,
+                    read if read.as_ref().expect("bytes") == &0 => return None,
+                    _ => {}
                 }
             }
         })

@@ -107,7 +107,8 @@ async fn run(
         }
         let mut cut = served.clone();
         tokio::select! {
-            peer = fake.meet() => {
+            peer = fake.try_meet() => {
+                let Some(peer) = peer else { continue };
                 let (log, synced) = (log.clone(), synced.clone());
                 let highest = *offered.lock().expect("sound");
                 tokio::spawn(async move {
