@@ -14,7 +14,7 @@ use super::{Run, output};
 /// under test, so most of those that every change has to pass are the same each time, and the long hunts are by hand.
 const SEEDS: u64 = 2_000;
 /// Histories that are the same each time.
-const FIXED_HISTORIES: u64 = 8_000;
+const FIXED_HISTORIES: u64 = 4_000;
 /// So many of them for one on a failing device, unless more than these are asked for: then [`FAILING_DEVICE_EVERY_LONG`].
 const FAILING_DEVICE_EVERY: u64 = 40;
 const FAILING_DEVICE_EVERY_LONG: u64 = 4;
