@@ -17,4 +17,6 @@ mod read;
 mod sync;
 mod text;
 
+#[doc(hidden)]
+pub use ingest::syslog::{split_relp, split_syslog, take_apart as take_syslog_apart};
 pub use ingest::to_protobuf as otlp_json_to_protobuf;

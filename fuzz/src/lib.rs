@@ -17,6 +17,7 @@ mod mutate;
 mod otlp;
 mod payload;
 mod reseal;
+mod syslog;
 
 use std::path::{Path, PathBuf};
 
@@ -51,6 +52,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "recovery", run: log::recovery, golden: &[], max_len: 512 },
     Target { name: "otlp", run: otlp::otlp, golden: &[], max_len: 4 << 10 },
     Target { name: "otlp_json", run: otlp::otlp_json, golden: &[], max_len: 4 << 10 },
+    Target { name: "syslog", run: syslog::syslog, golden: &[], max_len: 2 << 10 },
+    Target { name: "relp", run: syslog::relp, golden: &[], max_len: 2 << 10 },
     Target { name: "config", run: config::config, golden: &[("deploy", "clad.toml")], max_len: 16 << 10 },
 ];
 

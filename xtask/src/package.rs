@@ -19,6 +19,8 @@ pub(crate) const FILES: &[(&str, &str)] = &[
     ("deploy/clad.socket", "usr/lib/systemd/system/clad.socket"),
     ("deploy/clad@.service", "usr/lib/systemd/system/clad@.service"),
     ("deploy/clad@.socket", "usr/lib/systemd/system/clad@.socket"),
+    ("deploy/clad-syslog.socket", "usr/lib/systemd/system/clad-syslog.socket"),
+    ("deploy/clad-devlog.socket", "usr/lib/systemd/system/clad-devlog.socket"),
     ("deploy/sysusers.d/clad.conf", "usr/lib/sysusers.d/clad.conf"),
     ("deploy/clad.toml", "etc/clad/clad.toml"),
     ("deploy/mixin/dashboards/clad-disk.json", "usr/share/clad/mixin/dashboards/clad-disk.json"),
@@ -28,6 +30,7 @@ pub(crate) const FILES: &[(&str, &str)] = &[
     ("docs/OPERATIONS.md", "usr/share/doc/clad/OPERATIONS.md"),
     ("docs/REFERENCE.md", "usr/share/doc/clad/REFERENCE.md"),
     ("docs/DURABILITY.md", "usr/share/doc/clad/DURABILITY.md"),
+    ("docs/SENDERS.md", "usr/share/doc/clad/SENDERS.md"),
     ("CHANGELOG.md", "usr/share/doc/clad/CHANGELOG.md"),
     ("LICENSE-MIT", "usr/share/doc/clad/LICENSE-MIT"),
     ("LICENSE-APACHE", "usr/share/doc/clad/LICENSE-APACHE"),
@@ -61,8 +64,8 @@ fi
 const PRERM: &str = r#"#!/bin/sh
 set -e
 if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
-    systemctl stop clad.socket 'clad@*.socket' clad.service 'clad@*.service'
-    systemctl disable --quiet clad.service clad.socket
+    systemctl stop clad.socket clad-syslog.socket clad-devlog.socket 'clad@*.socket' clad.service 'clad@*.service'
+    systemctl disable --quiet clad.service clad.socket clad-syslog.socket clad-devlog.socket
 fi
 "#;
 const POSTRM: &str = r#"#!/bin/sh

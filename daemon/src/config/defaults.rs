@@ -4,13 +4,15 @@
 //! rather than less. The three that depend on the surroundings (data folder and sockets) are settled by
 //! [`Config::settle`] once it is known which of them were set.
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::types::{
     Access, Admin, Config, Daemon, DefaultAck, Durability, FireAndForget, GroupCommit, Ingest, IoEngine, Journal,
-    Limits, Listener, Log, LogFormat, LogLevel, Metrics, Otlp, Retention, Rotation, SharedMemory, UnixSocket,
+    Limits, Listener, Log, LogFormat, LogLevel, Metrics, Otlp, Retention, Rotation, SharedMemory, SyslogFormat,
+    SyslogListener, UnixSocket,
 };
 
 const MIB: u64 = 1 << 20;
@@ -79,6 +81,7 @@ impl Default for Config {
                     // Longer than exporters try; a collector with a queue may try longer.
                     resend_window: Duration::from_secs(600),
                 },
+                syslog: BTreeMap::new(),
                 shm: SharedMemory {
                     // It costs nothing before the first ring, and a client that names shm:// asked for it.
                     enabled: true,
@@ -114,6 +117,22 @@ impl Default for Config {
                 // Programs log rarely and stay for weeks: silence is not a fault.
                 idle_timeout: Duration::ZERO,
             },
+        }
+    }
+}
+
+impl Default for SyslogListener {
+    fn default() -> Self {
+        Self {
+            listen: None,
+            allow_plaintext: false,
+            format: SyslogFormat::Auto,
+            // What the host's own programs mean, and most devices beside it.
+            time_zone: "local".to_owned(),
+            // A client of RELP forgets what was answered.
+            ack: DefaultAck::Highest,
+            // The longest datagram.
+            max_message: 64 << 10,
         }
     }
 }

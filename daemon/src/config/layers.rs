@@ -164,7 +164,7 @@ impl Layers {
             return None;
         };
         let value = at.mark(kind);
-        if let Err(problem) = (key.put)(&mut Config::default(), &value) {
+        if let Err(problem) = key.put(&mut Config::default(), &value) {
             self.wrong(at, format!("`{name}`: {problem}"));
         }
         Some(value)

@@ -6,13 +6,12 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use config::{Value, ValueKind};
-
 use super::defaults::NETWORK_KEYS;
 use super::error::ConfigErrors;
 use super::layers::Layers;
 use super::origin::{Origin, Provenance};
-use super::schema::KEYS;
+use super::schema;
+use super::syslog;
 use super::types::Config;
 use super::validate::validate;
 
@@ -115,20 +114,25 @@ impl Config {
         // Keys whose value was refused hold their default; judging them beside others would mislead.
         let mut refused = Vec::new();
         let merged = merged.map_err(|error| errors.push(error.into())).unwrap_or_default();
-        for (key, value) in KEYS.iter().filter_map(|key| Some((key, value_at(&merged, key.name)?))) {
-            match (key.put)(&mut config, value) {
-                Ok(()) => provenance.record(key.name, value.into()),
+        for (key, value) in schema::values(&merged) {
+            match key.put(&mut config, value) {
+                Ok(()) => provenance.record(key.name(), value.into()),
                 // The layer has reported it.
-                Err(_) => refused.push(key.name),
+                Err(_) => refused.push(key.name()),
             }
+        }
+        // A section without a key is one, too.
+        for name in schema::names_in(&merged) {
+            config.ingest.syslog.entry(name).or_default();
         }
         let state = args.place("$STATE_DIRECTORY", "/var/lib");
         let runtime = args.place("$RUNTIME_DIRECTORY", "/run");
         let derived = config.settle(state, runtime, |key| provenance.has(key));
         for (key, from) in derived {
-            provenance.record(key, Origin::derived(from));
+            provenance.record(key.to_owned(), Origin::derived(from));
         }
         errors.extend(validate(&config, &provenance, &refused));
+        errors.extend(syslog::validate(&config, &provenance, &refused));
 
         if !errors.is_empty() {
             return Err(ConfigErrors(errors));
@@ -137,14 +141,6 @@ impl Config {
         let is_of_the_host = args.config.is_none() && args.instance.is_none() && !layers.files.is_empty();
         Ok(Loaded { config, provenance, files: layers.files, is_of_the_host, warnings })
     }
-}
-
-/// The value at a dotted name.
-fn value_at<'a>(root: &'a Value, name: &str) -> Option<&'a Value> {
-    name.split('.').try_fold(root, |value, part| match &value.kind {
-        ValueKind::Table(table) => table.get(part),
-        _ => None,
-    })
 }
 
 fn stray_warning(strays: &[String]) -> Option<String> {

@@ -9,7 +9,8 @@
 //!
 //! The files: `types` has what the daemon uses; `defaults` the defaults with their reasons; `schema` the keys; `units`
 //! and `value` read and show single values; `layers` reads and checks files, environment and flags; `load` reads the
-//! merged values; `rules` has the rules for the outcome; `validate` judges it; `show` and `reload` use it.
+//! merged values; `rules` has the rules for the outcome; `validate` judges it, and `syslog` the
+//! listeners that the operator names; `show` and `reload` use it.
 //!
 //! The crate `config` merges the layers, and keeps the origin of each value. It reports only the first error, keeps no
 //! line of a file, and lets a table replace a value; so each layer is checked before the merge, in `layers`.
@@ -24,6 +25,7 @@ mod reload;
 mod rules;
 mod schema;
 mod show;
+mod syslog;
 mod types;
 mod units;
 mod validate;
@@ -41,8 +43,10 @@ pub use rules::{
     MAX_GROUP_DELAY, MAX_IN_FLIGHT, MAX_RINGS, MAX_SEGMENT_BYTES, MIN_RETAINED_SEGMENTS, RING_BYTES,
     SEGMENT_BYTES_STEP, SEGMENT_OVERHEAD_BYTES, SIZE_LIMIT_BYTES_MIN,
 };
+pub(crate) use syslog::zone;
 pub use types::{
     Access, Admin, Config, Daemon, DefaultAck, Durability, FireAndForget, GroupCommit, Ingest, IoEngine, Journal,
     Limits, Listener, Log, LogFormat, LogLevel, Metrics, Retention, Rotation, SharedMemory, UnixSocket,
 };
+pub use types::{SyslogAddress, SyslogFormat, SyslogListener};
 pub(crate) use units::{show_duration, show_size};

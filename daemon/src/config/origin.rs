@@ -66,7 +66,7 @@ impl fmt::Display for Origin {
 
 /// The origin of every key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Provenance(BTreeMap<&'static str, Origin>);
+pub struct Provenance(BTreeMap<String, Origin>);
 
 impl Provenance {
     /// Origin of the key's value.
@@ -85,14 +85,14 @@ impl Provenance {
     /// each once, in the order of the keys' names.
     #[must_use]
     pub fn overrides(&self) -> Vec<String> {
-        let shown = |(key, origin): (&&'static str, &Origin)| match origin.0.strip_prefix(VARIABLE) {
+        let shown = |(key, origin): (&String, &Origin)| match origin.0.strip_prefix(VARIABLE) {
             Some(name) => Some(name.to_owned()),
             None => (origin.kind() == "flag").then(|| format!("--set {key}")),
         };
         self.0.iter().filter_map(shown).collect()
     }
 
-    pub(super) fn record(&mut self, key: &'static str, origin: Origin) {
+    pub(super) fn record(&mut self, key: String, origin: Origin) {
         self.0.insert(key, origin);
     }
 }

@@ -29,7 +29,7 @@ pub(super) const MAX_RESEND_WINDOW: Duration = Duration::from_secs(24 * 3600);
 /// Segments that retention never removes: the active, the prepared and the newest sealed one.
 pub const MIN_RETAINED_SEGMENTS: u64 = 3;
 /// Longest path of a Unix socket on Linux.
-const MAX_SOCKET_PATH: usize = 107;
+pub(super) const MAX_SOCKET_PATH: usize = 107;
 /// Smallest limit on records and batches that still lets ordinary lines through.
 pub const SIZE_LIMIT_BYTES_MIN: u64 = 1 << 10;
 
@@ -409,7 +409,7 @@ fn loopback(listen: Field<Option<SocketAddr>>, plaintext: Field<bool>) -> Rule {
     )
 }
 
-fn not_loopback(address: &str, allow: &str) -> String {
+pub(super) fn not_loopback(address: &str, allow: &str) -> String {
     format!(
         "{address} is not a loopback address and TLS is not in this version of clad; set `{allow} = true` to send \
          everything in the clear"
@@ -417,7 +417,7 @@ fn not_loopback(address: &str, allow: &str) -> String {
 }
 
 /// `::ffff:127.0.0.1` is the loopback too.
-fn is_loopback(address: SocketAddr) -> bool {
+pub(super) fn is_loopback(address: SocketAddr) -> bool {
     address.ip().to_canonical().is_loopback()
 }
 

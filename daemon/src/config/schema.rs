@@ -4,24 +4,29 @@
 //! example file and the manual's table are all made from it, so none of them can miss a key. A name that
 //! does not work yet is in [`RESERVED`], which only makes the refusal say more.
 
-use config::Value;
+use config::{Value, ValueKind};
 
 use super::types::Config;
 use super::value::{Setting, Shown};
 
+/// The part of a key's name that stands for a name of the operator's.
+const NAME: &str = "NAME";
+/// Longest name of an operator's.
+const NAME_BYTES_MAX: usize = 32;
+
 /// One key.
 #[derive(Clone, Copy)]
 pub(super) struct Key {
-    /// Dotted name: section and key.
+    /// Dotted name: section and key. The operator names the section where a part of it is `NAME`.
     pub(super) name: &'static str,
     /// True if a running daemon takes a new value on HUP.
     pub(super) live: bool,
     /// One line for the operator.
     pub(super) about: &'static str,
-    /// Reads a value into its field.
-    pub(super) put: fn(&mut Config, &Value) -> Result<(), String>,
-    /// Shows the field.
-    pub(super) get: fn(&Config) -> Shown,
+    /// Reads a value into its field, of the section with this name.
+    put: fn(&mut Config, &str, &Value) -> Result<(), String>,
+    /// Shows the field, where there is such a section.
+    get: fn(&Config, &str) -> Option<Shown>,
 }
 
 impl Key {
@@ -30,9 +35,49 @@ impl Key {
         self.name.rsplit_once('.').unwrap_or(("", self.name))
     }
 
+    /// The sections before and behind the operator's name.
+    fn around_name(&self) -> Option<(&'static str, &'static str)> {
+        self.name.split_once(".NAME.")
+    }
+}
+
+/// A key, in the section that the operator gave a name where it has one.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Found {
+    pub(super) key: &'static Key,
+    given: String,
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Key {}
+
+impl Found {
+    /// Its whole name.
+    pub(super) fn name(&self) -> String {
+        match self.given.is_empty() {
+            true => self.key.name.to_owned(),
+            false => self.key.name.replace(NAME, &self.given),
+        }
+    }
+
     /// The environment variable that sets it.
     pub(super) fn variable(&self) -> String {
-        format!("CLAD_{}", self.name.to_uppercase().replace('.', "__"))
+        format!("CLAD_{}", self.name().to_uppercase().replace('.', "__"))
+    }
+
+    /// Reads a value into its field.
+    pub(super) fn put(&self, config: &mut Config, value: &Value) -> Result<(), String> {
+        (self.key.put)(config, &self.given, value)
+    }
+
+    /// Shows the field; nothing where the configuration has no such section.
+    pub(super) fn get(&self, config: &Config) -> Option<Shown> {
+        (self.key.get)(config, &self.given)
     }
 }
 
@@ -48,11 +93,27 @@ macro_rules! key {
             name: concat!(stringify!($first) $(, ".", stringify!($rest))+),
             live: $live,
             about: $about,
-            put: |config, value| {
+            put: |config, _, value| {
                 config.$first $(.$rest)+ = Setting::read(value)?;
                 Ok(())
             },
-            get: |config| config.$first $(.$rest)+.show(),
+            get: |config, _| Some(config.$first $(.$rest)+.show()),
+        }
+    };
+}
+
+/// A row for each listener of syslog.
+macro_rules! syslog_key {
+    ($field:ident, $about:literal) => {
+        Key {
+            name: concat!("ingest.syslog.NAME.", stringify!($field)),
+            live: RESTART,
+            about: $about,
+            put: |config, given, value| {
+                config.ingest.syslog.entry(given.to_owned()).or_default().$field = Setting::read(value)?;
+                Ok(())
+            },
+            get: |config, given| Some(config.ingest.syslog.get(given)?.$field.show()),
         }
     };
 }
@@ -154,6 +215,27 @@ pub(super) const KEYS: &[Key] = &[
         RESTART,
         "Time for which a request that is sent again is known, so that it is stored once; 0 is off. It stands still while no appends are taken."
     ),
+    syslog_key!(
+        listen,
+        "Address, with the protocol before it: udp://127.0.0.1:514, tcp://127.0.0.1:514, relp://127.0.0.1:2514, unix-dgram:///run/clad/syslog.sock or unix-stream:///run/clad/syslog.sock."
+    ),
+    syslog_key!(allow_plaintext, "Let it listen beyond the loopback, without encryption."),
+    syslog_key!(
+        format,
+        "Format of messages: 5424 or 3164 (the RFCs), auto (either), or raw (a message is one text, whatever is in it)."
+    ),
+    syslog_key!(
+        time_zone,
+        "Zone of times without one: local (the host's), UTC, an offset such as +02:00, or a name such as Europe/Berlin."
+    ),
+    syslog_key!(
+        ack,
+        "RELP alone: level of a record whose message is answered: highest (that the log offers), none, received, written or durable."
+    ),
+    syslog_key!(
+        max_message,
+        "Longest message; a longer one is cut, and marked as cut. Must be at least 1KiB, and at most half of journal.max_record_bytes."
+    ),
     key!(
         ingest.shm.enabled,
         RESTART,
@@ -207,13 +289,85 @@ pub(super) const KEYS: &[Key] = &[
 pub(super) const RESERVED: &[&str] = &["tls"];
 
 /// The key of that name.
-pub(super) fn find(name: &str) -> Option<&'static Key> {
-    KEYS.iter().find(|key| key.name == name)
+pub(super) fn find(name: &str) -> Option<Found> {
+    KEYS.iter().find_map(|key| {
+        let given = match key.around_name() {
+            None => (key.name == name).then(String::new),
+            Some((before, behind)) => {
+                let given = name.strip_prefix(before)?.strip_prefix('.')?.strip_suffix(behind)?.strip_suffix('.')?;
+                is_name(given).then(|| given.to_owned())
+            }
+        };
+        Some(Found { key, given: given? })
+    })
+}
+
+/// A name that an operator may give.
+fn is_name(given: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    (1..=NAME_BYTES_MAX).contains(&given.len()) && given.bytes().all(is_plain)
 }
 
 /// True if the name is a section that holds keys or further sections.
 pub(super) fn is_section(name: &str) -> bool {
-    KEYS.iter().any(|key| key.name.strip_prefix(name).is_some_and(|rest| rest.starts_with('.')))
+    let below = |key: &Key, name: &str| key.name.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'));
+    KEYS.iter().any(|key| {
+        let of_given = || {
+            let (before, _) = key.around_name()?;
+            let given = name.strip_prefix(before)?.strip_prefix('.')?;
+            Some(is_name(given))
+        };
+        below(key, name) || of_given().unwrap_or(false)
+    })
+}
+
+/// Every key of the configurations: one of a section that the operator names for each such section.
+pub(super) fn keys_of(configs: &[&Config]) -> Vec<Found> {
+    let mut names: Vec<&str> =
+        configs.iter().flat_map(|config| config.ingest.syslog.keys().map(String::as_str)).collect();
+    names.sort_unstable();
+    names.dedup();
+    every_key(&names)
+}
+
+/// Every key with its value, where there is one.
+pub(super) fn values(root: &Value) -> Vec<(Found, &Value)> {
+    let names = names_in(root);
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    every_key(&names)
+        .into_iter()
+        .filter_map(|found| Some((value_at(root, &found.name())?, found)))
+        .map(|(v, f)| (f, v))
+        .collect()
+}
+
+/// Names that the operator gave sections, also to those without a key.
+pub(super) fn names_in(root: &Value) -> Vec<String> {
+    let mut names: Vec<String> = match value_at(root, "ingest.syslog").map(|value| &value.kind) {
+        Some(ValueKind::Table(table)) => table.keys().cloned().collect(),
+        _ => Vec::new(),
+    };
+    names.sort_unstable();
+    names
+}
+
+fn every_key(names: &[&str]) -> Vec<Found> {
+    let mut all = Vec::new();
+    for section in KEYS.chunk_by(|one, next| one.split().0 == next.split().0) {
+        let plain = section.iter().all(|key| key.around_name().is_none());
+        for given in if plain { &[""][..] } else { names } {
+            all.extend(section.iter().map(|key| Found { key, given: (*given).to_owned() }));
+        }
+    }
+    all
+}
+
+/// The value at a dotted name.
+fn value_at<'a>(root: &'a Value, name: &str) -> Option<&'a Value> {
+    name.split('.').try_fold(root, |value, part| match &value.kind {
+        ValueKind::Table(table) => table.get(part),
+        _ => None,
+    })
 }
 
 /// True if the name, or a section it is in, is reserved.
@@ -240,6 +394,25 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), KEYS.len());
+    }
+
+    #[test]
+    fn an_operator_names_a_section() {
+        let name = |name: &str| find(name).map(|found| found.name());
+        assert_eq!(name("ingest.syslog.net.listen").as_deref(), Some("ingest.syslog.net.listen"));
+        assert_eq!(find("ingest.syslog.net.ack").unwrap().variable(), "CLAD_INGEST__SYSLOG__NET__ACK");
+        assert!(is_section("ingest.syslog") && is_section("ingest.syslog.net") && is_section("ingest"));
+        let long = format!("ingest.syslog.{}.listen", "a".repeat(33));
+        for wrong in [
+            "ingest.syslog.listen",
+            "ingest.syslog..listen",
+            "ingest.syslog.a.b.listen",
+            "ingest.syslog.a b.listen",
+            &long,
+        ] {
+            assert!(find(wrong).is_none(), "{wrong}");
+        }
+        assert!(!is_section("ingest.syslog.net.listen") && !is_section("ingest.syslog.a b"));
     }
 
     #[test]

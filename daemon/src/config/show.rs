@@ -9,25 +9,26 @@ use serde_json::{Map, Value, json};
 
 use super::load::Loaded;
 use super::rules::rules;
-use super::schema::KEYS;
+use super::schema::keys_of;
 use crate::text::printable;
 
 impl Loaded {
     /// TOML, each value with a comment that says where it came from.
     #[must_use]
     pub fn to_toml(&self) -> String {
-        let lines: Vec<(&str, String, String)> = KEYS
+        let lines: Vec<(String, String, String)> = keys_of(&[&self.config])
             .iter()
-            .map(|key| {
-                let (section, name) = key.split();
-                let line = format!("{name} = {}", (key.get)(&self.config).toml);
-                (section, line, self.provenance.of(key.name).to_string())
+            .filter_map(|key| {
+                let whole = key.name();
+                let (section, name) = whole.rsplit_once('.')?;
+                let line = format!("{name} = {}", key.get(&self.config)?.toml);
+                Some((section.to_owned(), line, self.provenance.of(&whole).to_string()))
             })
             .collect();
         let width = lines.iter().map(|(_, line, _)| line.chars().count()).max().unwrap_or(0);
 
         let mut text = String::new();
-        let mut open = "";
+        let mut open = String::new();
         for (section, line, source) in lines {
             if section != open {
                 let gap = if open.is_empty() { "" } else { "\n" };
@@ -47,10 +48,12 @@ impl Loaded {
     pub fn to_json(&self) -> Value {
         let rules = rules();
         let mut root = Map::new();
-        for key in KEYS {
+        for found in keys_of(&[&self.config]) {
+            let (key, name) = (found.key, found.name());
+            let Some(shown) = found.get(&self.config) else { continue };
             let mut entry: Map<String, Value> =
-                (key.get)(&self.config).json.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-            let source = self.provenance.of(key.name);
+                shown.json.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+            let source = self.provenance.of(&name);
             entry.insert("layer".to_owned(), json!(source.kind()));
             entry.insert("source".to_owned(), json!(source.to_string()));
             entry.insert("reloadable".to_owned(), json!(key.live));
@@ -58,7 +61,7 @@ impl Loaded {
             let must: Vec<&str> =
                 rules.iter().filter(|rule| rule.key == key.name).map(|rule| rule.must.as_str()).collect();
             entry.insert("must_be".to_owned(), json!(must));
-            insert(&mut root, key.name, Value::Object(entry));
+            insert(&mut root, &name, Value::Object(entry));
         }
         Value::Object(root)
     }

@@ -3,6 +3,7 @@
 //! Invariants: the path of a field is its key (`config.journal.segment_bytes` is `journal.segment_bytes`); a `u64` is a
 //! size in bytes and a `u32` a count. `schema.rs` builds on both.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -109,6 +110,8 @@ pub struct Ingest {
     pub grpc: Listener,
     /// OTLP.
     pub otlp: Otlp,
+    /// Listeners of syslog and RELP, each with its name.
+    pub syslog: BTreeMap<String, SyslogListener>,
     /// Rings of shared memory.
     pub shm: SharedMemory,
 }
@@ -144,6 +147,38 @@ pub struct Otlp {
     pub ack: DefaultAck,
     /// Time for which a request is known again; zero is off.
     pub resend_window: Duration,
+}
+
+/// `[ingest.syslog.NAME]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SyslogListener {
+    /// Address; absent only where the configuration is not right.
+    pub listen: Option<SyslogAddress>,
+    /// True if it may be beyond the loopback without encryption.
+    pub allow_plaintext: bool,
+    /// Format of messages.
+    pub format: SyslogFormat,
+    /// Zone of times without one, by its name.
+    pub time_zone: String,
+    /// RELP: level of a record whose message is answered.
+    pub ack: DefaultAck,
+    /// Longest message.
+    pub max_message: u64,
+}
+
+/// Address of a listener of syslog.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SyslogAddress {
+    /// Datagrams.
+    Udp(SocketAddr),
+    /// Streams, in both framings of RFC 6587.
+    Tcp(SocketAddr),
+    /// RELP.
+    Relp(SocketAddr),
+    /// Datagrams of this host.
+    UnixDatagram(PathBuf),
+    /// Streams of this host.
+    UnixStream(PathBuf),
 }
 
 /// `[ingest.shm]`
@@ -272,6 +307,20 @@ words! {
         Written = "written",
         /// It is on stable storage.
         Durable = "durable",
+    }
+}
+
+words! {
+    /// Format of messages of syslog.
+    SyslogFormat {
+        /// RFC 5424 where the version is there, else RFC 3164.
+        Auto = "auto",
+        /// RFC 5424.
+        Rfc5424 = "5424",
+        /// RFC 3164, as vendors send it.
+        Rfc3164 = "3164",
+        /// Each message is one text.
+        Raw = "raw",
     }
 }
 

@@ -9,11 +9,11 @@ use super::rules::rules;
 use super::types::Config;
 
 /// Checks everything; `refused` keys are left out, for they hold no value of the operator's.
-pub(super) fn validate(config: &Config, provenance: &Provenance, refused: &[&str]) -> Vec<ConfigError> {
+pub(super) fn validate(config: &Config, provenance: &Provenance, refused: &[String]) -> Vec<ConfigError> {
     let mut errors = Vec::new();
     for rule in rules() {
         let involved = || std::iter::once(rule.key).chain(rule.beside.iter().copied());
-        if involved().any(|key| refused.contains(&key)) {
+        if involved().any(|key| refused.iter().any(|name| name == key)) {
             continue;
         }
         let Some(reason) = (rule.broken)(config) else { continue };

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::nearest::nearest;
 use super::origin::Origin;
-use super::types::{DefaultAck, Durability, IoEngine, LogFormat, LogLevel};
+use super::types::{DefaultAck, Durability, IoEngine, LogFormat, LogLevel, SyslogAddress, SyslogFormat};
 use super::units::{parse_duration, parse_size, show_duration, show_size};
 
 /// The text, where it is one.
@@ -209,6 +209,21 @@ impl Setting for Vec<SocketAddr> {
     }
 }
 
+/// An address with its protocol before it.
+impl Setting for Option<SyslogAddress> {
+    fn read(value: &Value) -> Result<Self, String> {
+        const ADDRESS: &str = "an address such as \"udp://127.0.0.1:514\", \"tcp://127.0.0.1:514\", \
+            \"relp://127.0.0.1:2514\", \"unix-dgram:///run/clad/syslog.sock\" or \"unix-stream:///run/clad/syslog.sock\" \
+            (TLS is not in this version of clad)";
+        text(value).and_then(SyslogAddress::parse).map(Some).ok_or_else(|| expected(ADDRESS, value))
+    }
+
+    fn show(&self) -> Shown {
+        let text = self.as_ref().map_or_else(String::new, ToString::to_string);
+        Shown::text(&text)
+    }
+}
+
 /// Makes a closed set of words a setting.
 macro_rules! word_setting {
     ($name:ident) => {
@@ -234,3 +249,4 @@ word_setting!(Durability);
 word_setting!(IoEngine);
 word_setting!(LogLevel);
 word_setting!(LogFormat);
+word_setting!(SyslogFormat);

@@ -439,15 +439,7 @@ pub(crate) fn count_refusal(level: AckLevel, code: ErrorCode, records: u32) {
         _ => {}
     }
     if level == AckLevel::None {
-        let reason = match code {
-            ErrorCode::Busy | ErrorCode::TooManyProducers | ErrorCode::WindowExceeded => Dropped::Busy,
-            ErrorCode::NoSpace => Dropped::NoSpace,
-            ErrorCode::QuotaExceeded => Dropped::Quota,
-            ErrorCode::JournalFailed => Dropped::JournalFailed,
-            ErrorCode::ShuttingDown => Dropped::Stopping,
-            _ => Dropped::Invalid,
-        };
-        return metrics::dropped(reason, records);
+        return metrics::dropped(dropped(code), records);
     }
     let reason = match code {
         ErrorCode::RecordTooLarge | ErrorCode::AppendTooLarge | ErrorCode::FrameTooLarge => Rejected::TooLarge,
@@ -464,6 +456,18 @@ pub(crate) fn count_refusal(level: AckLevel, code: ErrorCode, records: u32) {
         _ => Rejected::Malformed,
     };
     metrics::rejected(reason, records);
+}
+
+/// Reason by which a drop for this error is counted.
+pub(crate) fn dropped(code: ErrorCode) -> Dropped {
+    match code {
+        ErrorCode::Busy | ErrorCode::TooManyProducers | ErrorCode::WindowExceeded => Dropped::Busy,
+        ErrorCode::NoSpace => Dropped::NoSpace,
+        ErrorCode::QuotaExceeded => Dropped::Quota,
+        ErrorCode::JournalFailed => Dropped::JournalFailed,
+        ErrorCode::ShuttingDown => Dropped::Stopping,
+        _ => Dropped::Invalid,
+    }
 }
 
 /// A payload that is not what its sender made.

@@ -41,32 +41,43 @@ const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(30), Duration:
 
 /// Binds a Unix socket with a mode of its own.
 pub(crate) fn bind_unix(path: &Path, mode: u32) -> io::Result<UnixListener> {
+    make_way(path, |path| std::os::unix::net::UnixStream::connect(path).map(drop))?;
+    let socket = bound(path, mode, SocketType::STREAM)?;
+    net::listen(&socket, BACKLOG)?;
+    UnixListener::from_std(socket.into())
+}
+
+/// The same for datagrams.
+pub(crate) fn bind_unix_datagram(path: &Path, mode: u32) -> io::Result<OwnedFd> {
+    make_way(path, |path| std::os::unix::net::UnixDatagram::unbound()?.connect(path))?;
+    bound(path, mode, SocketType::DGRAM)
+}
+
+/// Removes the socket of a dead daemon.
+fn make_way(path: &Path, connect: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent)?;
     }
-    match std::os::unix::net::UnixStream::connect(path) {
-        Ok(_) => return Err(io::Error::new(io::ErrorKind::AddrInUse, "another process answers on this socket")),
+    match connect(path) {
+        Ok(()) => Err(io::Error::new(io::ErrorKind::AddrInUse, "another process answers on this socket")),
         // Connecting to any other file is refused too.
         Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => match path.metadata()?.file_type().is_socket() {
-            true => std::fs::remove_file(path)?,
-            false => return Err(io::Error::new(io::ErrorKind::AlreadyExists, "there is something that is no socket")),
+            true => std::fs::remove_file(path),
+            false => Err(io::Error::new(io::ErrorKind::AlreadyExists, "there is something that is no socket")),
         },
-        Err(_) => {}
+        Err(_) => Ok(()),
     }
-    let listener = bound(path, mode)?;
-    // What the umask has taken off.
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
-    UnixListener::from_std(listener)
 }
 
 /// The file is made with the socket's own mode, so that at no moment more peers may connect than are meant to.
-fn bound(path: &Path, mode: u32) -> io::Result<std::os::unix::net::UnixListener> {
+fn bound(path: &Path, mode: u32, kind: SocketType) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let socket = net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
     rustix::fs::fchmod(&socket, Mode::from_raw_mode(mode))?;
     net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-    net::listen(&socket, BACKLOG)?;
-    Ok(socket.into())
+    // What the umask has taken off.
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+    Ok(socket)
 }
 
 async fn too_many<W: tokio::io::AsyncWrite + Unpin>(mut wr: W, error: ErrorInfo) {
@@ -77,7 +88,7 @@ async fn too_many<W: tokio::io::AsyncWrite + Unpin>(mut wr: W, error: ErrorInfo)
 }
 
 /// Makes the kernel probe a silent peer.
-fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+pub(super) fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     let (after, again, times) = KEEPALIVE;
     sockopt::set_socket_keepalive(stream, true)?;
     sockopt::set_tcp_keepidle(stream, after)?;

@@ -8,32 +8,62 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use clad_journal::Journal;
-use clad_proto::{ErrorInfo, ProducerId};
+use clad_journal::{Accepted, Journal, ResendKey};
+use clad_proto::frame::{AppendHead, AppendView};
+use clad_proto::{AckLevel, ErrorInfo, Payload, ProducerId};
 
-use crate::ingest::quota::Owner;
-use crate::ingest::{Peer, Producer, random, refusal};
+use super::admission::{Admission, Admitted, Producer, random, refusal};
+use super::peer::Peer;
+use super::quota::Owner;
 
 /// Producers that are kept beside those in use. Each is one of `[limits] max_producers`.
 const IDLE_MAX: usize = 64;
 
 /// A producer, and its next sequence.
-pub(super) struct OwnProducer {
-    pub(super) producer: Producer,
-    pub(super) next: Mutex<u64>,
+pub(crate) struct OwnProducer {
+    producer: Producer,
+    next: Mutex<u64>,
+}
+
+impl OwnProducer {
+    /// Hands an append over, under the next sequence: the first sequence, and what the journal made of it.
+    ///
+    /// # Errors
+    /// Its refusal; nothing of it is stored.
+    pub(crate) fn append(
+        &self,
+        admission: &Admission,
+        peer: &Peer,
+        level: AckLevel,
+        (payload, key): (&Payload, Option<ResendKey>),
+        admitted: Admitted,
+    ) -> Result<(u64, Accepted), ErrorInfo> {
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        // The gap mark: sequences of appends that the journal lost are not given again.
+        let (first_seq, count, payload_crc) = (*next, payload.count, payload.checksum());
+        let head = AppendHead { first_seq, count, level, gap: true, payload_crc };
+        let view = AppendView { head, payload: &payload.bytes };
+        // No thread of the runtime may block: a write that is deferred is dropped, and the journal's threads make it.
+        let (accepted, _) = match key {
+            Some(key) => admission.take_once(peer, &self.producer, key, &view, admitted)?,
+            None => admission.take(peer, &self.producer, &view, admitted)?,
+        };
+        *next += u64::from(count);
+        Ok((first_seq, accepted))
+    }
 }
 
 /// The producer, and when it was asked for.
 type Used = (Arc<OwnProducer>, Instant);
 
 /// The producers in use, by owner, and whether the kernel names the user of the socket.
-pub(super) struct Producers {
+pub(crate) struct OwnProducers {
     journal: Arc<Journal>,
     of: Mutex<HashMap<(Owner, bool), Used>>,
 }
 
-impl Producers {
-    pub(super) fn new(journal: Arc<Journal>) -> Self {
+impl OwnProducers {
+    pub(crate) fn new(journal: Arc<Journal>) -> Self {
         Self { journal, of: Mutex::default() }
     }
 
@@ -41,7 +71,7 @@ impl Producers {
     ///
     /// # Errors
     /// The journal is closing.
-    pub(super) fn of(&self, peer: &Peer) -> Result<Arc<OwnProducer>, ErrorInfo> {
+    pub(crate) fn of(&self, peer: &Peer) -> Result<Arc<OwnProducer>, ErrorInfo> {
         let key = (peer.quota_owner(), peer.uid.is_some());
         let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((producer, asked)) = of.get_mut(&key) {

@@ -106,6 +106,10 @@ impl Peer {
             Transport::Shm => crate::ops::metrics::Transport::Shm,
             Transport::OtlpGrpc => crate::ops::metrics::Transport::OtlpGrpc,
             Transport::OtlpHttp => crate::ops::metrics::Transport::OtlpHttp,
+            Transport::SyslogUdp => crate::ops::metrics::Transport::SyslogUdp,
+            Transport::SyslogTcp => crate::ops::metrics::Transport::SyslogTcp,
+            Transport::SyslogUnix => crate::ops::metrics::Transport::SyslogUnix,
+            Transport::Relp => crate::ops::metrics::Transport::Relp,
             _ => crate::ops::metrics::Transport::Tcp,
         }
     }

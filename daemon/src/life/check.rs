@@ -15,7 +15,7 @@ use nix::sys::statvfs::statvfs;
 use nix::unistd::{AccessFlags, Group, Uid, access};
 
 use self::taken::{Listening, Owner};
-use crate::config::{Config, Durability, Loaded, show_duration, show_size};
+use crate::config::{Config, Durability, Loaded, SyslogAddress, show_duration, show_size};
 use crate::exit::Exit;
 use crate::life::lock_holder::{LockHolder, lock_holder};
 use crate::life::{advice, setup};
@@ -236,6 +236,21 @@ fn listeners(config: &Config, report: &mut Report) {
         report.note("otlp", address.to_string());
         listens("otlp", "ingest.otlp.listen", Some(*address), report);
     }
+    for (name, syslog) in &config.ingest.syslog {
+        let Some(listen) = &syslog.listen else { continue };
+        let key = format!("ingest.syslog.{name}.listen");
+        report.note("syslog", format!("{name}: {listen}"));
+        match listen {
+            // Whose a socket for datagrams is the tables of listeners do not say.
+            SyslogAddress::Udp(address) => drop(may_listen("syslog", &key, *address, report)),
+            SyslogAddress::Tcp(address) | SyslogAddress::Relp(address) => {
+                listens("syslog", &key, Some(*address), report);
+            }
+            SyslogAddress::UnixStream(path) | SyslogAddress::UnixDatagram(path) => {
+                socket("syslog", &key, path, config, report);
+            }
+        }
+    }
     let finding = config.metrics.listen.map_or_else(off, |address| address.to_string());
     report.note("metrics", finding);
     listens("metrics", "metrics.listen", config.metrics.listen, report);
@@ -244,6 +259,16 @@ fn listeners(config: &Config, report: &mut Report) {
 /// Checks that an address is one of this host's that this user may listen on, and free.
 fn listens(what: &'static str, key: &str, address: Option<SocketAddr>, report: &mut Report) {
     let Some(address) = address else { return };
+    if !may_listen(what, key, address, report) {
+        return;
+    }
+    if let Some(listening) = taken::tcp(address) {
+        is_taken(what, &address.to_string(), &listening, key, report);
+    }
+}
+
+/// Checks that an address is one of this host's that this user may listen on.
+fn may_listen(what: &'static str, key: &str, address: SocketAddr, report: &mut Report) -> bool {
     // A datagram socket on any port: it takes no port that others need.
     let own = UdpSocket::bind((address.ip(), 0));
     let refused = own.err().filter(|e| e.raw_os_error() == Some(Errno::EADDRNOTAVAIL as i32)).or_else(|| {
@@ -252,9 +277,9 @@ fn listens(what: &'static str, key: &str, address: Option<SocketAddr>, report: &
     });
     if let Some(error) = refused {
         report.fail(what, format!("{address}: {error}{}", advice::on_address(key, &error)), Exit::Failed);
-    } else if let Some(listening) = taken::tcp(address) {
-        is_taken(what, &address.to_string(), &listening, key, report);
+        return false;
     }
+    true
 }
 
 /// Ports below it are for processes with `CAP_NET_BIND_SERVICE`.
@@ -298,18 +323,23 @@ fn sockets(config: &Config, report: &mut Report) {
             report.note(what, "off".to_owned());
             continue;
         };
-        let folder = path.parent().unwrap_or(Path::new(""));
         report.note(what, path.display().to_string());
-        // A problem of the data folder was reported already.
-        if folder != config.journal.dir
-            && let Err(problem) = can_be_made(folder, nearest_existing(folder))
-        {
-            report.fail(what, problem, Exit::Failed);
-        } else if path.metadata().is_ok_and(|found| !found.file_type().is_socket()) {
-            report.fail(what, format!("{} is there and is no socket", path.display()), Exit::Failed);
-        } else if let Some(listening) = taken::unix(path) {
-            is_taken(what, &path.display().to_string(), &listening, key, report);
-        }
+        socket(what, key, path, config, report);
+    }
+}
+
+/// Checks that a socket can be made.
+fn socket(what: &'static str, key: &str, path: &Path, config: &Config, report: &mut Report) {
+    let folder = path.parent().unwrap_or(Path::new(""));
+    // A problem of the data folder was reported already.
+    if folder != config.journal.dir
+        && let Err(problem) = can_be_made(folder, nearest_existing(folder))
+    {
+        report.fail(what, problem, Exit::Failed);
+    } else if path.metadata().is_ok_and(|found| !found.file_type().is_socket()) {
+        report.fail(what, format!("{} is there and is no socket", path.display()), Exit::Failed);
+    } else if let Some(listening) = taken::unix(path) {
+        is_taken(what, &path.display().to_string(), &listening, key, report);
     }
 }
 

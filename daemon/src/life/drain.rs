@@ -42,6 +42,8 @@ pub(super) async fn drain(running: &mut Running, stop: &watch::Sender<bool>) -> 
     let before = running.services.journal.watermarks();
     let _ = stop.send(true);
     running.served.sockets.remove();
+    // Datagrams that came before are taken before the journal closes: their senders wait for no answer.
+    running.served.syslog.read_out(rings_until).await;
     // Appends in the rings are taken before the journal closes.
     let stopping = rings.clone();
     let left_over = tokio::task::spawn_blocking(move || stopping.stop(rings_until)).await.unwrap_or_default();

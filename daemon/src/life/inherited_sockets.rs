@@ -6,18 +6,21 @@
 //! wait in silence. This process never removes a held socket's file.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use listenfd::ListenFd;
 
-use crate::config::Config;
+use crate::config::{Config, SyslogAddress};
 
 #[derive(Debug)]
 enum Socket {
     Tcp(TcpListener, SocketAddr),
     Unix(UnixListener, PathBuf),
+    Udp(UdpSocket, SocketAddr),
+    UnixDatagram(OwnedFd, PathBuf),
 }
 
 /// Sockets that the service manager handed over and no listener has taken yet.
@@ -45,29 +48,70 @@ impl InheritedSockets {
         let one = [ingest.tcp.listen, ingest.grpc.listen, metrics.listen].into_iter().flatten();
         let tcp: Vec<SocketAddr> = one.chain(ingest.otlp.listen.iter().copied()).collect();
         let unix = [&ingest.unix.path, &ingest.otlp.path, &config.admin.path];
+        let syslog: Vec<&SyslogAddress> = ingest.syslog.values().filter_map(|syslog| syslog.listen.as_ref()).collect();
+        let has_path = |wanted: &Path, is_kind: fn(&SyslogAddress) -> bool| {
+            syslog.iter().any(|address| is_kind(address) && address.path().is_some_and(|path| same(path, wanted)))
+        };
+        let is_udp = |address: &SyslogAddress| matches!(address, SyslogAddress::Udp(_));
         let known = |socket: &&Socket| match socket {
-            Socket::Tcp(_, address) => !tcp.contains(address),
-            Socket::Unix(_, path) => !unix.iter().any(|p| p.as_deref().is_some_and(|p| same(p, path))),
+            Socket::Tcp(_, address) => {
+                !tcp.contains(address) && !syslog.iter().any(|one| !is_udp(one) && one.network() == Some(*address))
+            }
+            Socket::Udp(_, address) => !syslog.iter().any(|one| is_udp(one) && one.network() == Some(*address)),
+            Socket::Unix(_, path) => {
+                !unix.iter().any(|p| p.as_deref().is_some_and(|p| same(p, path)))
+                    && !has_path(path, |address| matches!(address, SyslogAddress::UnixStream(_)))
+            }
+            Socket::UnixDatagram(_, path) => {
+                !has_path(path, |address| matches!(address, SyslogAddress::UnixDatagram(_)))
+            }
         };
         self.0.iter().filter(known).map(stranger).collect()
     }
 
     /// The socket with this address, if it is held.
     pub fn tcp(&mut self, wanted: SocketAddr) -> Option<TcpListener> {
-        let at = self.0.iter().position(|s| matches!(s, Socket::Tcp(_, address) if *address == wanted))?;
-        match self.0.swap_remove(at) {
-            Socket::Tcp(listener, _) => Some(listener),
-            Socket::Unix(..) => None,
-        }
+        self.take(|socket| match socket {
+            Socket::Tcp(listener, address) if address == wanted => Ok(listener),
+            other => Err(other),
+        })
     }
 
     /// The socket with this path, if it is held.
     pub fn unix(&mut self, wanted: &Path) -> Option<UnixListener> {
-        let at = self.0.iter().position(|s| matches!(s, Socket::Unix(_, path) if same(path, wanted)))?;
-        match self.0.swap_remove(at) {
-            Socket::Unix(listener, _) => Some(listener),
-            Socket::Tcp(..) => None,
+        self.take(|socket| match socket {
+            Socket::Unix(listener, path) if same(&path, wanted) => Ok(listener),
+            other => Err(other),
+        })
+    }
+
+    /// The UDP socket with this address, if it is held.
+    pub fn udp(&mut self, wanted: SocketAddr) -> Option<UdpSocket> {
+        self.take(|socket| match socket {
+            Socket::Udp(held, address) if address == wanted => Ok(held),
+            other => Err(other),
+        })
+    }
+
+    /// The Unix socket of datagrams with this path, if it is held.
+    pub fn unix_datagram(&mut self, wanted: &Path) -> Option<OwnedFd> {
+        self.take(|socket| match socket {
+            Socket::UnixDatagram(held, path) if same(&path, wanted) => Ok(held),
+            other => Err(other),
+        })
+    }
+
+    /// Takes the first that is the one; others stay.
+    fn take<T>(&mut self, is_it: impl Fn(Socket) -> Result<T, Socket>) -> Option<T> {
+        let mut found = None;
+        for socket in std::mem::take(&mut self.0) {
+            match (&found, is_it(socket)) {
+                (None, Ok(one)) => found = Some(one),
+                (_, Err(other)) => self.0.push(other),
+                (Some(_), Ok(_)) => {}
+            }
         }
+        found
     }
 }
 
@@ -79,7 +123,16 @@ fn taken(handed: &mut ListenFd, at: usize) -> io::Result<Socket> {
         listener.set_nonblocking(true)?;
         return Ok(Socket::Unix(listener, path));
     }
-    let listener = handed.take_tcp_listener(at)?.ok_or_else(|| no_use("a socket that is no stream socket"))?;
+    if let Ok(Some(socket)) = handed.take_udp_socket(at) {
+        let address = socket.local_addr()?;
+        return Ok(Socket::Udp(socket, address));
+    }
+    if let Ok(Some(socket)) = handed.take_unix_datagram(at) {
+        let address = socket.local_addr()?;
+        let path = address.as_pathname().ok_or_else(|| no_use("a Unix socket without a path"))?.to_owned();
+        return Ok(Socket::UnixDatagram(socket.into(), path));
+    }
+    let listener = handed.take_tcp_listener(at)?.ok_or_else(|| no_use("a socket that no listener can have"))?;
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
     Ok(Socket::Tcp(listener, address))
@@ -96,12 +149,17 @@ fn same(one: &Path, other: &Path) -> bool {
 }
 
 fn stranger(socket: &Socket) -> String {
-    let (address, keys) = match socket {
-        Socket::Tcp(_, address) => (address.to_string(), "ingest.tcp.listen, ingest.grpc.listen or ingest.otlp.listen"),
-        Socket::Unix(_, path) => (path.display().to_string(), "ingest.unix.path"),
+    let syslog = "the listen of an [ingest.syslog.NAME]";
+    let (address, keys, unit) = match socket {
+        Socket::Tcp(_, address) => {
+            (address.to_string(), "ingest.tcp.listen, ingest.grpc.listen or ingest.otlp.listen", "ListenStream")
+        }
+        Socket::Unix(_, path) => (path.display().to_string(), "ingest.unix.path", "ListenStream"),
+        Socket::Udp(_, address) => (format!("udp://{address}"), syslog, "ListenDatagram"),
+        Socket::UnixDatagram(_, path) => (format!("unix-dgram://{}", path.display()), syslog, "ListenDatagram"),
     };
     format!(
-        "the service manager holds {address} for clad, and no listener of the configuration has this address: a client there would wait for ever. Set {keys} to it, or take its ListenStream= out of the socket unit \
+        "the service manager holds {address} for clad, and no listener of the configuration has this address: a client there would wait for ever. Set {keys} to it, or take its {unit}= out of the socket unit \
          (`systemctl edit clad.socket`, see OPERATIONS.md) and restart that"
     )
 }

@@ -4,6 +4,7 @@
 //! process starts or ends: they are made, stopped, and dropped from here.
 
 mod advice;
+mod bind;
 pub mod check;
 mod drain;
 mod hint;
@@ -16,5 +17,6 @@ pub(crate) mod services;
 mod setup;
 mod signals;
 mod start;
+mod syslog;
 pub mod systemd;
 mod watchdog;

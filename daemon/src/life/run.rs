@@ -14,9 +14,10 @@ use clad_journal::{Journal, OpenError};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
+use super::bind::failed;
 use super::drain::drain;
 use super::services::Services;
-use super::start::{START_TIMEOUT_EXTENSION, failed};
+use super::start::START_TIMEOUT_EXTENSION;
 use crate::config::{Config, LoadArgs, Loaded};
 use crate::exit::Exit;
 use crate::fdstore::{FdStore, InheritedFds};

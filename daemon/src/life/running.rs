@@ -192,7 +192,7 @@ impl Running {
         }
         self.services.origin.set(&loaded);
         self.apply(loaded.config);
-        let keys: Vec<_> = changes.iter().map(|change| change.key).collect();
+        let keys: Vec<_> = changes.iter().map(|change| change.key.as_str()).collect();
         Ok(match keys.as_slice() {
             [] => "no key has changed".to_owned(),
             [key] => format!("1 key changed: {key}"),

@@ -4,13 +4,13 @@
 //! advice. A socket that the service manager holds is used, and is not ours to remove.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use clad_proto::AckLevel;
 use clad_proto::grpc::v1::admin_server::AdminServer;
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::UnixListener;
 use tokio_stream::wrappers::UnixListenerStream;
 
 use crate::access::Access;
@@ -20,11 +20,13 @@ use crate::ingest::http::Listener as HttpListener;
 use crate::ingest::otlp::{self, Otlp};
 use crate::ingest::quota::Quota;
 use crate::ingest::rings::{self, Rings};
+use crate::ingest::syslog::Syslog;
 use crate::ingest::{self, grpc};
-use crate::ingest::{Admission, ConnectionSlots, FramedService, LiveSettings, PeerTimeouts, Reactor, bind_unix};
+use crate::ingest::{Admission, ConnectionSlots, FramedService, LiveSettings, OwnProducers, PeerTimeouts, Reactor};
+use crate::life::bind::{Sockets, bind_tcp, bind_unix_of, failed};
 use crate::life::inherited_sockets::InheritedSockets;
 use crate::life::services::Services;
-use crate::life::{advice, setup};
+use crate::life::{advice, setup, syslog};
 use crate::ops::admin::{AdminHandler, AdminService};
 use crate::ops::health::router;
 use crate::ops::pages::Pages;
@@ -36,12 +38,6 @@ use crate::read::Reads;
 /// Time that a start in progress requests at once; it requests more long before that is over.
 pub(super) const START_TIMEOUT_EXTENSION: Duration = Duration::from_secs(30);
 
-/// Reports the failure of a start.
-pub(super) fn failed(what: &str, why: &dyn std::fmt::Display) -> Exit {
-    tracing::error!("{what}: {why}");
-    Exit::Failed
-}
-
 /// Parts that serving made.
 pub(super) struct Served {
     pub(super) connection_slots: Arc<ConnectionSlots>,
@@ -49,24 +45,7 @@ pub(super) struct Served {
     pub(super) statement: Statement,
     pub(super) sockets: Sockets,
     pub(super) rings: Rings,
-}
-
-/// Files of the sockets that are ours to remove, at the end or where a start fails.
-#[derive(Debug, Default)]
-pub(super) struct Sockets(Vec<PathBuf>);
-
-impl Sockets {
-    pub(super) fn remove(&mut self) {
-        for path in self.0.drain(..) {
-            let _ = std::fs::remove_file(path);
-        }
-    }
-}
-
-impl Drop for Sockets {
-    fn drop(&mut self) {
-        self.remove();
-    }
+    pub(super) syslog: Syslog,
 }
 
 /// The socket for records, before any client is served there.
@@ -165,7 +144,9 @@ impl Services {
             );
         }
         let has_resend_window = !config.ingest.otlp.resend_window.is_zero();
-        let otlp = Otlp::new(self.journal.clone(), live_settings.clone(), ack, has_resend_window);
+        let producers = Arc::new(OwnProducers::new(self.journal.clone()));
+        let otlp = Otlp::new(producers.clone(), live_settings.clone(), ack, has_resend_window);
+        let syslog = Syslog::new(live_settings.clone(), connection_slots.clone(), producers, self.stopped.clone());
         let access = Arc::new(Access::new(&config.access.read_group));
         if let (Some(path), Some(listener)) = (&config.ingest.unix.path, listener) {
             listen_addresses.insert("unix".to_owned(), path.display().to_string());
@@ -222,9 +203,10 @@ impl Services {
         if !otlp_addresses.is_empty() {
             listen_addresses.insert("otlp".to_owned(), otlp_addresses.join(", "));
         }
+        syslog::serve(config, &syslog, highest, &mut inherited, &mut sockets, &mut listen_addresses).await?;
         if let Some(path) = &config.admin.path {
             let listener = bind_unix_of("admin.path", path, 0o660, &mut inherited, &mut sockets)?;
-            if sockets.0.contains(path) {
+            if sockets.has(path) {
                 set_group(path, &config.access.admin_group);
             }
             listen_addresses.insert("admin".to_owned(), path.display().to_string());
@@ -241,7 +223,7 @@ impl Services {
         let promise = format!("{} to {}", policy.name(), highest.name());
         let recovered = self.journal.report().to_string();
         let statement = Statement::new(promise, recovered, self.journal.watermarks().received, Instant::now());
-        Ok(Served { connection_slots, live_settings, statement, sockets, rings })
+        Ok(Served { connection_slots, live_settings, statement, sockets, rings, syslog })
     }
 
     /// Takes the socket for records, or gets it from the service manager: before anything else that goes by its name
@@ -296,46 +278,6 @@ impl Services {
             }
         });
     }
-}
-
-/// The socket that is held for us, or one of our own.
-fn bind_unix_of(
-    key: &str,
-    path: &Path,
-    mode: u32,
-    inherited: &mut InheritedSockets,
-    sockets: &mut Sockets,
-) -> Result<UnixListener, Exit> {
-    let (bound, is_ours) = match inherited.unix(path) {
-        Some(listener) => (UnixListener::from_std(listener), false),
-        None => (bind_unix(path, mode), true),
-    };
-    let listener = bound.map_err(|e| {
-        let advice = advice::on_socket(key, path, &e);
-        failed(&format!("listen on {} ({key})", path.display()), &format!("{e}{advice}"))
-    })?;
-    if is_ours {
-        sockets.0.push(path.to_path_buf());
-    }
-    Ok(listener)
-}
-
-async fn bind_tcp(
-    key: &str,
-    address: Option<std::net::SocketAddr>,
-    inherited: &mut InheritedSockets,
-) -> Result<Option<(TcpListener, String)>, Exit> {
-    let Some(address) = address else { return Ok(None) };
-    let bound = match inherited.tcp(address) {
-        Some(listener) => TcpListener::from_std(listener),
-        None => TcpListener::bind(address).await,
-    };
-    let listener = bound.map_err(|e| {
-        let advice = advice::on_address(key, &e);
-        failed(&format!("listen on {address} ({key})"), &format!("{e}{advice}"))
-    })?;
-    let address = listener.local_addr().map_or_else(|_| address.to_string(), |a| a.to_string());
-    Ok(Some((listener, address)))
 }
 
 /// Gives the admin socket to a group; an empty name leaves it with the daemon's own.

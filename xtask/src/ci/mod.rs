@@ -22,6 +22,7 @@ mod sdk_go;
 mod sdk_python;
 mod sdk_rust;
 mod sim;
+mod syslog;
 mod systemd;
 mod tally;
 mod user;
@@ -90,6 +91,11 @@ const SUITES: &[Suite] = &[
         name: "otlp",
         about: "exporters of Python, Go, Rust and JavaScript as they come: read back, and under kill -9; curl, grpcurl",
         run: otlp::run,
+    },
+    Suite {
+        name: "syslog",
+        about: "senders of syslog as they come: logger, the C library, Python, rsyslog, syslog-ng; RELP under kill -9",
+        run: syslog::run,
     },
     Suite { name: "disk", about: "full, read-only and other disks, and clocks that jump", run: disk::run },
     Suite {

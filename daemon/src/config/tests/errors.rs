@@ -341,3 +341,35 @@ fn a_size_without_sense_is_refused() {
         assert_eq!(rule.map(|rule| rule.key), Some(key));
     }
 }
+
+#[test]
+fn a_listener_of_syslog_says_what_is_wrong_with_it() {
+    let file = "[ingest.tcp]\nlisten = \"127.0.0.1:514\"\n\
+                [ingest.syslog.a]\nlisten = \"tcp://127.0.0.1:514\"\n\
+                [ingest.syslog.b]\nlisten = \"udp://0.0.0.0:514\"\nmax_message = 3\n\
+                [ingest.syslog.c]\ntime_zone = \"Mars\"\n\
+                [ingest.syslog.d]\nlisten = \"unix-dgram:///s\"\nmax_message = \"2MiB\"\n\
+                [ingest.syslog.e]\nlisten = \"unix-stream:///s\"\n\
+                [ingest.syslog.f]\n";
+    assert_eq!(
+        Fixture::new().file("clad.toml", file).errors(),
+        [
+            "ETC/clad.toml:4: `ingest.syslog.a.listen`: 127.0.0.1:514 is also `ingest.tcp.listen`",
+            "ETC/clad.toml:6: `ingest.syslog.b.listen`: 0.0.0.0:514 is not a loopback address and TLS is not in this \
+             version of clad; set `ingest.syslog.b.allow_plaintext = true` to send everything in the clear",
+            "ETC/clad.toml:7: `ingest.syslog.b.max_message`: 3 is too small; the least is 1KiB",
+            "default: `ingest.syslog.c.listen`: it must be set, such as \"udp://127.0.0.1:514\"",
+            "ETC/clad.toml:9: `ingest.syslog.c.time_zone`: \"Mars\" is no time zone: local, UTC, an offset such as \
+             +02:00, or a name such as Europe/Berlin",
+            "ETC/clad.toml:12: `ingest.syslog.d.max_message`: 2MiB is more than half of `journal.max_record_bytes`, \
+             1MiB; lower the one or raise the other",
+            "ETC/clad.toml:14: `ingest.syslog.e.listen`: unix-stream:///s is also `ingest.syslog.d.listen`",
+            "default: `ingest.syslog.f.listen`: it must be set, such as \"udp://127.0.0.1:514\"",
+        ]
+    );
+    let wrong =
+        Fixture::new().set("ingest.syslog.a.listen=tls://127.0.0.1:6514").set("ingest.syslog.a.lissten=x").errors();
+    assert!(wrong[0].contains("`ingest.syslog.a.listen`: expected an address such as"), "{wrong:?}");
+    assert!(wrong[1].ends_with("nearest valid key: `ingest.syslog.NAME.listen`"), "{wrong:?}");
+    assert_eq!(wrong.len(), 2, "{wrong:?}");
+}

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use super::super::rules::rules;
-use super::super::schema::{KEYS, Key};
+use super::super::schema::{Found, KEYS, find};
 use super::{Config, Fixture, Loaded};
 
 const HEAD: &str = "\
@@ -29,13 +29,24 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-fn default_of(key: &Key, loaded: &Loaded) -> String {
-    (key.get)(&loaded.config).toml
+/// A key of a section that the operator names is there as it would be in a section `NAME`.
+fn key(name: &str) -> Found {
+    find(name).expect("a key of the table")
+}
+
+fn is_named(name: &str) -> bool {
+    name.contains(".NAME.")
+}
+
+fn default_of(name: &str, loaded: &Loaded) -> String {
+    let mut config = loaded.config.clone();
+    config.ingest.syslog.entry("NAME".to_owned()).or_default();
+    key(name).get(&config).expect("a value").toml
 }
 
 /// Rules of the key, each as a sentence.
-fn musts(key: &Key) -> Vec<String> {
-    let of_key = rules().into_iter().filter(|rule| rule.key == key.name);
+fn musts(name: &str) -> Vec<String> {
+    let of_key = rules().into_iter().filter(|rule| rule.key == name);
     of_key.map(|rule| format!("Must be {}.", rule.must)).collect()
 }
 
@@ -44,15 +55,18 @@ fn example(loaded: &Loaded) -> String {
     let mut open = "";
     for key in KEYS {
         let (section, name) = key.split();
+        // A section that stands there would be a listener.
+        let mark = if is_named(key.name) { "# " } else { "" };
         if section != open {
-            text.push_str(&format!("\n[{section}]\n"));
+            text.push_str(&format!("\n{mark}[{section}]\n"));
             open = section;
         }
         text.push_str(&format!("# {}\n", key.about));
-        for must in musts(key) {
+        for must in musts(key.name) {
             text.push_str(&format!("# {}\n", must.replace('`', "")));
         }
-        text.push_str(&format!("#{name} = {}\n", default_of(key, loaded)));
+        let mark = if is_named(key.name) { "#   " } else { "#" };
+        text.push_str(&format!("{mark}{name} = {}\n", default_of(key.name, loaded)));
     }
     text
 }
@@ -61,8 +75,8 @@ fn table(loaded: &Loaded) -> String {
     let mut text = "| key | default | HUP | what it is |\n|---|---|---|---|\n".to_owned();
     for key in KEYS {
         let live = if key.live { "yes" } else { "restart" };
-        let default = default_of(key, loaded);
-        let what = std::iter::once(key.about.to_owned()).chain(musts(key)).collect::<Vec<_>>().join(" ");
+        let default = default_of(key.name, loaded);
+        let what = std::iter::once(key.about.to_owned()).chain(musts(key.name)).collect::<Vec<_>>().join(" ");
         let what = what.replace("CladRetentionPaused", "[CladRetentionPaused](OPERATIONS.md#cladretentionpaused)");
         text.push_str(&format!("| `{}` | `{default}` | {live} | {what} |\n", key.name));
     }
@@ -102,7 +116,7 @@ fn the_example_uncommented_is_the_defaults() {
             _ => format!("{line}\n"),
         })
         .collect();
-    assert_eq!(keys, KEYS.len());
+    assert_eq!(keys, KEYS.iter().filter(|key| !is_named(key.name)).count());
     // As shipped it sets nothing; uncommented it changes nothing.
     let shipped = under_the_unit().file("clad.toml", &text).loaded();
     let uncommented = under_the_unit().file("clad.toml", &live).loaded();

@@ -13,7 +13,7 @@ fn live_keys_change_with_their_values_named() {
         .set("limits.max_connections=5")
         .loaded();
     let changes = reload_diff(&Config::default(), &new.config).unwrap();
-    let keys: Vec<&str> = changes.iter().map(|change| change.key).collect();
+    let keys: Vec<&str> = changes.iter().map(|change| change.key.as_str()).collect();
     assert_eq!(
         keys,
         ["rotation.max_age", "retention.max_age", "log.level", "daemon.drain_timeout", "limits.max_connections"]
@@ -34,6 +34,15 @@ fn one_key_that_needs_a_restart_refuses_them_all_by_name() {
         refused.to_string(),
         "nothing was changed: a restart is needed for journal.segment_bytes, ingest.tcp.listen"
     );
+}
+
+#[test]
+fn a_listener_of_syslog_comes_and_goes_with_a_restart() {
+    let new = Fixture::new().set("ingest.syslog.net.listen=udp://127.0.0.1:514").loaded();
+    for (old, new) in [(&Config::default(), &new.config), (&new.config, &Config::default())] {
+        let refused = reload_diff(old, new).unwrap_err();
+        assert!(refused.keys.contains(&"ingest.syslog.net.listen".to_owned()), "{refused}");
+    }
 }
 
 #[test]

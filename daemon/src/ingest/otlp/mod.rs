@@ -20,7 +20,6 @@ mod body;
 mod export;
 mod inflate;
 mod json;
-mod producers;
 mod request;
 mod resends;
 mod shared;

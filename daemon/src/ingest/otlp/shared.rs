@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use clad_journal::Journal;
 use clad_proto::AckLevel;
 use tokio::sync::Semaphore;
 
-use super::producers::Producers;
 use crate::ingest::LiveSettings;
 use crate::ingest::http::{Calls, STREAMS_MAX};
+use crate::ingest::own_producers::OwnProducers;
 use crate::ingest::quota::Quota;
 
 /// Bodies that are inflated, or turned from JSON, at once: each takes a thread.
@@ -20,7 +19,7 @@ pub(super) const WAITING_BYTES: usize = 32 << 20;
 #[derive(Clone)]
 pub(crate) struct Otlp {
     pub(super) live_settings: LiveSettings,
-    pub(super) producers: Arc<Producers>,
+    pub(super) producers: Arc<OwnProducers>,
     /// Level of requests that name none; absent is the highest that the log offers.
     pub(super) ack: Option<AckLevel>,
     /// The journal knows what is sent again.
@@ -35,14 +34,14 @@ pub(crate) struct Otlp {
 
 impl Otlp {
     pub(crate) fn new(
-        journal: Arc<Journal>,
+        producers: Arc<OwnProducers>,
         live_settings: LiveSettings,
         ack: Option<AckLevel>,
         has_resend_window: bool,
     ) -> Self {
         Self {
             live_settings,
-            producers: Arc::new(Producers::new(journal)),
+            producers,
             ack,
             has_resend_window,
             calls: Calls::default(),

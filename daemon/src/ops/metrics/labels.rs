@@ -47,6 +47,14 @@ label! {
         OtlpGrpc = "otlp_grpc",
         /// OTLP over HTTP. Its connections are among those of gRPC.
         OtlpHttp = "otlp_http",
+        /// Syslog over UDP. It has no connections.
+        SyslogUdp = "syslog_udp",
+        /// Syslog over TCP.
+        SyslogTcp = "syslog_tcp",
+        /// Syslog over a Unix socket, of datagrams (which has no connections) or of streams.
+        SyslogUnix = "syslog_unix",
+        /// RELP.
+        Relp = "relp",
     }
 }
 
@@ -139,6 +147,20 @@ label! {
         JournalFailed = "journal_failed",
         /// The daemon is stopping.
         Stopping = "stopping",
+        /// The kernel's queue of a UDP socket was full.
+        KernelQueue = "kernel_queue",
+    }
+}
+
+label! {
+    /// Format that a message of syslog was read by.
+    SyslogFormat, "format" {
+        /// RFC 5424.
+        Rfc5424 = "5424",
+        /// RFC 3164, as vendors send it.
+        Rfc3164 = "3164",
+        /// None: the whole is the body.
+        Raw = "raw",
     }
 }
 

@@ -21,7 +21,8 @@ use std::time::Duration;
 
 pub(crate) use labels::Label;
 pub use labels::{
-    Broken, Dropped, Fallback, Level, OtlpCode, Recovery, Rejected, Rule, Share, Transport, Trigger, Watermark,
+    Broken, Dropped, Fallback, Level, OtlpCode, Recovery, Rejected, Rule, Share, SyslogFormat, Transport, Trigger,
+    Watermark,
 };
 use scrape::meters;
 pub use scrape::{Scrape, install};
@@ -72,6 +73,13 @@ counting! { m:
 
     /// A request of OTLP was answered.
     pub fn otlp_request(code: OtlpCode) { m.otlp_requests.of(code).increment(1) }
+
+    /// A message of syslog was read: whether it could not be taken apart, and whether it was cut.
+    pub fn syslog_message(format: SyslogFormat, is_unparsed: bool, is_cut: bool) {
+        m.syslog_messages.of(format).increment(1);
+        m.syslog_unparsed.increment(u64::from(is_unparsed));
+        m.syslog_truncated.increment(u64::from(is_cut));
+    }
 
     /// Appends that are known if they are sent again, and how many were forgotten before their time.
     pub fn resend_window(appends: u64, forgotten: u64) {

@@ -12,7 +12,8 @@ use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
 use super::damaged::Damaged;
 use super::histogram::{BYTES, Buckets, DURATIONS, Histogram, RECORDS};
 use super::labels::{
-    Broken, Dropped, Fallback, Label, Level, OtlpCode, Recovery, Rejected, Rule, Share, Transport, Trigger, Watermark,
+    Broken, Dropped, Fallback, Label, Level, OtlpCode, Recovery, Rejected, Rule, Share, SyslogFormat, Transport,
+    Trigger, Watermark,
 };
 
 /// Kind of a metric.
@@ -65,6 +66,9 @@ metrics_table! {
     REFUSED_FOR_SHARE = "clad_refused_for_share_total", Counter, Share::NAME, "Refusals of a shared resource, because the owner's share was used up or nothing was free.";
     DEDUPLICATED_RECORDS = "clad_deduplicated_records_total", Counter, "", "Resent records that were stored already.";
     OTLP_REQUESTS = "clad_otlp_requests_total", Counter, OtlpCode::NAME, "Requests of OTLP, by their answer.";
+    SYSLOG_MESSAGES = "clad_syslog_messages_total", Counter, SyslogFormat::NAME, "Messages of syslog and RELP, by the format that they were read by.";
+    SYSLOG_UNPARSED = "clad_syslog_unparsed_total", Counter, "", "Messages of syslog that could not be taken apart, and are stored whole, with clad.parse_error.";
+    SYSLOG_TRUNCATED = "clad_syslog_truncated_total", Counter, "", "Messages of syslog that were cut, at [ingest.syslog.NAME] max_message or at the end of a connection.";
     RESEND_WINDOW = "clad_resend_window_appends", Gauge, "", "Appends of OTLP that are known if they are sent again.";
     RESEND_FORGOTTEN = "clad_resend_window_forgotten_total", Counter, "", "Such appends that were forgotten before their time, for want of room.";
     APPEND_DURATION = "clad_append_duration_seconds", Histogram, Level::NAME, "From decoding an append to the release of its ack.";
@@ -198,6 +202,9 @@ meters! { totals:
     refused_for_share: Family<Share, Count> = totals.family(REFUSED_FOR_SHARE);
     deduplicated_records: Count = totals.total(counter!(DEDUPLICATED_RECORDS));
     otlp_requests: Family<OtlpCode, Count> = totals.family(OTLP_REQUESTS);
+    syslog_messages: Family<SyslogFormat, Count> = totals.family(SYSLOG_MESSAGES);
+    syslog_unparsed: Count = totals.total(counter!(SYSLOG_UNPARSED));
+    syslog_truncated: Count = totals.total(counter!(SYSLOG_TRUNCATED));
     resend_window: Gauge = gauge!(RESEND_WINDOW);
     resend_forgotten: Counter = counter!(RESEND_FORGOTTEN);
     append_duration: Family<Level, Histogram> = Family::new(|_| histogram(DURATIONS));

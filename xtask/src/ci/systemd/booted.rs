@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 use super::super::disk::{EXT4, Kind, Mount, built_tests};
 use super::super::{Run, build, need, output, target};
 use super::machine::{Machine, until};
-use super::{manual, tree};
+use super::{manual, syslog, tree};
 use crate::package;
 
 const FEED: &str = include_str!("feed.sh");
@@ -81,6 +81,9 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     run.case("what waits in a socket while nobody runs is served by who runs next", || b.waits_in_the_socket());
     run.case("a start that takes longer than systemd waits is not ended", || b.long_start());
     run.case("a disk that stands still is no hang", || b.frozen_disk());
+    run.case("it is the host's syslog behind the journal, by the manual's commands", || syslog::behind_the_journal(b));
+    run.case("so it is at /dev/log, and a restart loses nothing", || syslog::at_dev_log(b));
+    run.case("it listens at port 514, which systemd holds", || syslog::at_a_port_of_root(b));
     run.case("an instance beside it, with no network", || b.instance());
     run.case("it can be backed up while it runs, and restored elsewhere, by the manual's commands", || b.backup());
     run.case("a damaged configuration ends in 78, once", || b.damaged_config());
@@ -111,7 +114,7 @@ fn other_programs(programs: &[PathBuf], place: &Path) -> Result<Vec<PathBuf>> {
 }
 
 pub(super) struct Booted {
-    root: PathBuf,
+    pub(super) root: PathBuf,
     package: PathBuf,
     /// Another version of it.
     newer: PathBuf,

@@ -1,4 +1,4 @@
-//! The manual's own commands: the blocks of OPERATIONS.md behind `<!-- run: NAME -->`, as they stand there.
+//! The manual's own commands: the blocks of OPERATIONS.md and SENDERS.md behind `<!-- run: NAME -->`, as they stand there.
 
 use std::fs;
 use std::path::Path;
@@ -7,8 +7,8 @@ use anyhow::{Context, Result, bail, ensure};
 
 /// The block behind that mark.
 pub(super) fn block(root: &Path, name: &str) -> Result<String> {
-    let manual = fs::read_to_string(root.join("docs/OPERATIONS.md"))?;
-    find(&manual, name)
+    let pages = ["docs/OPERATIONS.md", "docs/SENDERS.md"].map(|page| fs::read_to_string(root.join(page)));
+    find(&pages.into_iter().collect::<Result<String, _>>()?, name)
 }
 
 fn find(manual: &str, name: &str) -> Result<String> {

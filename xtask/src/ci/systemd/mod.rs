@@ -6,6 +6,7 @@ mod long;
 mod machine;
 mod manual;
 mod mistakes;
+mod syslog;
 mod tree;
 
 use std::fs;
@@ -23,6 +24,15 @@ use crate::package;
 const THRESHOLD: u32 = 17;
 /// Where the service manager keeps its own units.
 const UNIT_FOLDERS: [&str; 2] = ["usr/lib/systemd/system", "lib/systemd/system"];
+/// All of them, the instance's by a name.
+const SHIPPED_UNITS: [&str; 6] = [
+    "clad.service",
+    "clad.socket",
+    "clad-syslog.socket",
+    "clad-devlog.socket",
+    "clad@audit.service",
+    "clad@audit.socket",
+];
 /// The keys in which the instance's unit may differ from the host's.
 const OWN_KEYS: [&str; 6] = ["Description=", "ExecStart=", "StateDirectory=", "RuntimeDirectory=", "Wants=", "Also="];
 
@@ -33,7 +43,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     let stage = tempfile::tempdir().context("no temporary folder")?;
     let units = lay_out(&run.root, stage.path())?;
 
-    for unit in ["clad.service", "clad.socket", "clad@audit.service", "clad@audit.socket"] {
+    for unit in SHIPPED_UNITS {
         run.case(&format!("{unit} loads without a word"), || verify(stage.path(), unit));
     }
     for unit in ["clad.service", "clad@.service"] {

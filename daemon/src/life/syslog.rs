@@ -1,0 +1,84 @@
+//! Start of the listeners of syslog.
+
+use std::collections::HashMap;
+
+use tokio::net::{TcpListener, UnixListener};
+
+use super::advice;
+use super::bind::{Sockets, bind_tcp, bind_unix_of, failed};
+use super::inherited_sockets::InheritedSockets;
+use super::setup;
+use crate::config::{self, Config, SyslogAddress};
+use crate::exit::Exit;
+use crate::ingest::syslog::{Datagrams, Listener, ListenerSettings, Rules, Syslog, own_names};
+use clad_proto::AckLevel;
+
+/// Binds each listener and serves it. `highest` is the highest level that the log offers.
+pub(super) async fn serve(
+    config: &Config,
+    syslog: &Syslog,
+    highest: AckLevel,
+    inherited: &mut InheritedSockets,
+    sockets: &mut Sockets,
+    listen_addresses: &mut HashMap<String, String>,
+) -> Result<(), Exit> {
+    for (name, config) in &config.ingest.syslog {
+        let Some(address) = &config.listen else { continue };
+        let key = format!("ingest.syslog.{name}.listen");
+        let level = setup::default_ack(config.ack).unwrap_or(highest);
+        if level > highest && matches!(address, SyslogAddress::Relp(_)) {
+            let text = format!("ingest.syslog.{name}.ack = {level}, and this log reaches {highest} at most");
+            return Err(failed("serve RELP", &text));
+        }
+        let settings = ListenerSettings {
+            rules: Rules {
+                format: config.format,
+                zone: config::zone(&config.time_zone).unwrap_or(jiff::tz::TimeZone::UTC),
+                local_names: address.path().map(|_| own_names()),
+            },
+            max_message: config.max_message as usize,
+            level,
+        };
+        let no_socket = |e: &std::io::Error| {
+            let advice = match address.path() {
+                Some(path) => advice::on_socket(&key, path, e),
+                None => advice::on_address(&key, e),
+            };
+            failed(&format!("listen on {address} ({key})"), &format!("{e}{advice}"))
+        };
+        let shown = match address {
+            SyslogAddress::Udp(address) => {
+                let datagrams = Datagrams::udp(*address, inherited.udp(*address)).map_err(|e| no_socket(&e))?;
+                let shown = datagrams.name().to_owned();
+                syslog.read(datagrams, settings);
+                shown
+            }
+            SyslogAddress::UnixDatagram(path) => {
+                let held = inherited.unix_datagram(path);
+                let is_ours = held.is_none();
+                let datagrams = Datagrams::unix(path, held).map_err(|e| no_socket(&e))?;
+                if is_ours {
+                    sockets.add(path);
+                }
+                syslog.read(datagrams, settings);
+                address.to_string()
+            }
+            SyslogAddress::UnixStream(path) => {
+                let listener: UnixListener = bind_unix_of(&key, path, 0o666, inherited, sockets)?;
+                syslog.serve(Listener::Unix(listener), settings);
+                address.to_string()
+            }
+            SyslogAddress::Tcp(wanted) | SyslogAddress::Relp(wanted) => {
+                let bound = bind_tcp(&key, Some(*wanted), inherited).await?;
+                let Some((listener, bound)) = bound else { continue };
+                let wrap: fn(TcpListener) -> Listener =
+                    if matches!(address, SyslogAddress::Relp(_)) { Listener::Relp } else { Listener::Tcp };
+                syslog.serve(wrap(listener), settings);
+                let protocol = if matches!(address, SyslogAddress::Relp(_)) { "relp" } else { "tcp" };
+                format!("{protocol}://{bound}")
+            }
+        };
+        listen_addresses.insert(format!("syslog.{name}"), shown);
+    }
+    Ok(())
+}

@@ -1,0 +1,87 @@
+//! Real senders of syslog and RELP, as they come, against a clad: logger, the C library, Python, rsyslog, syslog-ng. And kills
+//! of the daemon under rsyslog, which lets go of nothing that it was not answered.
+//!
+//! Invariants: rsyslog and syslog-ng exclude each other on a host, and would be its log at once: their packages are unpacked
+//! below the build folder, and not installed. The cases are the tests in `e2e/tests/syslog`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::disk::{built_tests, call, closing_words};
+use super::{Run, need, output, target};
+
+const KILLS_DEFAULT: u64 = 20;
+/// Senders, and libraries of theirs that a plain Debian does not have.
+const PACKAGES: [&str; 12] = [
+    "rsyslog",
+    "rsyslog-relp",
+    "librelp0",
+    "libestr0",
+    "libfastjson4",
+    "liblognorm5",
+    "syslog-ng-core",
+    "libivykis0",
+    "libnet1",
+    "libwrap0",
+    "libjson-c5",
+    "libpcre3",
+];
+
+const CASES: [(&str, &str); 7] = [
+    ("logger in every mode", "clients::logger_in_every_mode"),
+    ("Python's SysLogHandler by UDP, TCP and Unix sockets", "clients::the_handler_of_python"),
+    ("syslog(3) of the C library at /dev/log", "clients::the_c_library"),
+    ("rsyslog: omfwd by UDP and TCP in both framings, omrelp", "clients::rsyslog_forwards"),
+    ("syslog-ng: network, syslog and Unix sockets", "clients::syslog_ng_forwards"),
+    (
+        "RELP holds a message for 30 s and answers no error",
+        "relp::a_message_that_there_is_no_room_for_is_never_answered_by_an_error",
+    ),
+    ("rsyslog over RELP loses nothing over kills", "clients::nothing_that_rsyslog_was_answered_is_lost_over_kills"),
+];
+
+pub(super) fn run(run: &mut Run) -> Result<()> {
+    let kills = match run.args.as_slice() {
+        [] => KILLS_DEFAULT,
+        [kills] => kills.parse().context("cargo xtask ci syslog [KILLS]")?,
+        more => bail!("cargo xtask ci syslog [KILLS], not {}", more.join(" ")),
+    };
+    need("cc", &["gcc", "libc6-dev"])?;
+    need("python3", &["python3"])?;
+    need("logger", &["bsdutils"])?;
+    let programs = unpacked(&run.root)?;
+    let tests = built_tests(&run.root, "syslog")?;
+    for (case, test) in CASES {
+        run.case(case, || {
+            let mut command = call(&tests, test, None);
+            command.env("CLAD_SYSLOG_PROGRAMS", &programs).env("CLAD_SYSLOG_KILLS", kills.to_string());
+            let said = output(command.arg("--nocapture"))?;
+            ensure!(closing_words(&said), "the test did not run:\n{said}");
+            for line in said.lines().filter_map(|line| line.find("kills: ").map(|at| &line[at..])) {
+                println!("          {line}");
+            }
+            Ok(())
+        });
+    }
+    Ok(())
+}
+
+/// The packages, unpacked.
+fn unpacked(root: &Path) -> Result<PathBuf> {
+    let folder = target(root).join("syslog");
+    let (packages, programs) = (folder.join("packages"), folder.join("root"));
+    if programs.join("usr/sbin/syslog-ng").is_file() && programs.join("usr/sbin/rsyslogd").is_file() {
+        return Ok(programs);
+    }
+    fs::create_dir_all(&packages).with_context(|| format!("no folder {}", packages.display()))?;
+    let apt = |words: &[&str]| output(Command::new("apt-get").current_dir(&packages).args(words)).map(drop);
+    apt(&["update", "--quiet"])?;
+    apt(&[&["download", "--quiet"], &PACKAGES[..]].concat())?;
+    for package in fs::read_dir(&packages)? {
+        output(Command::new("dpkg").arg("-x").arg(package?.path()).arg(&programs))?;
+    }
+    Ok(programs)
+}
