@@ -29,8 +29,8 @@ fn arrives(booted: &Booted, tag: &str, logger: &str) -> Result<()> {
 pub(super) fn behind_the_journal(booted: &Booted) -> Result<()> {
     booted.machine.sh(&manual::block(&booted.root, "syslog of the journal")?)?;
     arrives(booted, "journaled", "logger")?;
-    let clean = "systemctl disable clad-syslog.socket && systemctl stop clad-syslog.socket clad.service\n\
-                 rm /etc/clad/clad.d/syslog.toml; systemctl start clad.service";
+    let clean = "systemctl disable clad-syslog.socket && systemctl stop clad-syslog.socket clad.socket clad.service\n\
+                 rm /etc/clad/clad.d/syslog.toml; systemctl start clad.socket clad.service";
     booted.machine.sh(clean).map(drop)
 }
 
@@ -60,6 +60,6 @@ pub(super) fn at_a_port_of_root(booted: &Booted) -> Result<()> {
     arrives(booted, "by-udp", "logger --udp --server 127.0.0.1 --port 514")?;
     arrives(booted, "by-tcp", "logger --tcp --server 127.0.0.1 --port 514")?;
     let clean = "rm /etc/clad/clad.d/port.toml /etc/systemd/system/clad.socket.d/syslog.conf; systemctl daemon-reload\n\
-                 systemctl restart clad.socket clad.service";
+                 systemctl stop clad.socket clad.service; systemctl start clad.socket clad.service";
     booted.machine.sh(clean).map(drop)
 }
