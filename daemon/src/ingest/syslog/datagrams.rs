@@ -155,8 +155,14 @@ impl Datagrams {
             peer: None,
             drops: ListenerDrops::new(name),
             transport,
+            messages: MessageBatch::new((0, 0)),
         };
-        let mut reader = DatagramReader { buffer: vec![0; BATCH_BYTES + max_message], max_message, kernel_drops };
+        let mut reader = DatagramReader {
+            buffer: vec![0; BATCH_BYTES + max_message],
+            max_message,
+            control: nix::cmsg_space!(UnixCredentials, u32),
+            kernel_drops,
+        };
         loop {
             let ready = tokio::select! {
                 ready = socket.readable() => ready,
@@ -187,6 +193,8 @@ impl Datagrams {
 /// Reads datagrams.
 struct DatagramReader {
     buffer: Vec<u8>,
+    /// For what the kernel says beside a datagram.
+    control: Vec<u8>,
     max_message: usize,
     kernel_drops: KernelDrops,
 }
@@ -219,12 +227,11 @@ impl DatagramReader {
 
     /// One datagram into the buffer, and how many the kernel has dropped before it.
     fn receive(&mut self, socket: &DatagramSocket, start: usize) -> io::Result<(Received, u64)> {
-        let Self { buffer, max_message, kernel_drops } = self;
+        let Self { buffer, control, max_message, kernel_drops } = self;
         socket.try_io(|socket| {
             let mut slices = [IoSliceMut::new(&mut buffer[start..start + *max_message])];
-            let mut control = nix::cmsg_space!(UnixCredentials, u32);
             let flags = MsgFlags::MSG_TRUNC | MsgFlags::MSG_DONTWAIT;
-            let message = recvmsg::<SockaddrStorage>(socket, &mut slices, Some(&mut control), flags)?;
+            let message = recvmsg::<SockaddrStorage>(socket, &mut slices, Some(&mut *control), flags)?;
             let mut sender =
                 message.address.as_ref().and_then(network).map_or(DatagramSender::Unknown, DatagramSender::Network);
             let mut count = None;
@@ -270,6 +277,7 @@ struct DatagramIntake {
     peer: Option<(DatagramSender, KnownSender)>,
     drops: ListenerDrops,
     transport: Transport,
+    messages: MessageBatch,
 }
 
 /// Peer, producer and quota of a sender.
@@ -288,21 +296,21 @@ impl DatagramIntake {
     /// Stores a batch: messages in a row of one sender and program are one append.
     fn store(&mut self, buffer: &[u8], batch: &[Received], now: u64) {
         self.report_drops();
-        let mut appends = MessageBatch::new((self.admission.max_append, self.admission.max_record));
+        self.messages.set_limits((self.admission.max_append, self.admission.max_record));
         for run in batch.chunk_by(|one, next| one.sender == next.sender) {
             for received in run {
                 let whole = &buffer[received.start..received.start + received.length];
                 let whole = &whole[..end_of(whole)];
                 let message = message::parse(whole, &self.rules, now);
-                appends.push(&message, whole, Arrived { at: now, cut_from: received.cut_from });
+                self.messages.push(&message, whole, Arrived { at: now, cut_from: received.cut_from });
             }
             let sender = run.first().map_or(DatagramSender::Unknown, |received| received.sender);
-            self.append(sender, &mut appends, now);
+            self.append(sender, now);
         }
     }
 
-    fn append(&mut self, sender: DatagramSender, appends: &mut MessageBatch, now: u64) {
-        let payloads = appends.take();
+    fn append(&mut self, sender: DatagramSender, now: u64) {
+        let payloads = self.messages.take();
         let known = self.known(sender);
         for payload in payloads {
             let records = u64::from(payload.count);

@@ -36,6 +36,13 @@ impl MessageBatch {
         Self { open: None, closed: Vec::new(), max_append, max_record }
     }
 
+    /// The log takes other sizes from now on.
+    pub(super) fn set_limits(&mut self, limits: (u32, u32)) {
+        if limits != (self.max_append, self.max_record) {
+            *self = Self::new(limits);
+        }
+    }
+
     /// Adds a message; false if it can never be stored.
     pub(super) fn push(&mut self, message: &SyslogMessage<'_>, whole: &[u8], arrived: Arrived) -> bool {
         metrics::syslog_message(message.format, message.fault.is_some(), arrived.cut_from.is_some());

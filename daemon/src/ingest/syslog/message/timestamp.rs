@@ -79,16 +79,29 @@ pub(super) fn leading<'a>(bytes: &'a [u8], zone: &TimeZone, now: u64) -> Option<
             |year: i16| zone.to_timestamp(Date::new(year, month as i8 + 1, day as i8).ok()?.to_datetime(time)).ok();
         match year {
             Some(year) => nanos(at(year)?),
-            None => nearest(now, at),
+            None => nearest(now, (month as i8 + 1, day as i8), at),
         }
     });
     Some((Timed { time, zone: named.filter(|_| !is_utc) }, rest))
 }
 
 /// The time of the year that brings it nearest to now. 29 February is not in each.
-fn nearest(now: u64, at: impl Fn(i16) -> Option<Timestamp>) -> Option<u64> {
-    let this = Timestamp::from_nanosecond(now.into()).ok()?.to_zoned(TimeZone::UTC).year();
-    (this - 4..=this + 4).filter_map(|year| nanos(at(year)?)).min_by_key(|time| time.abs_diff(now))
+fn nearest(now: u64, (month, day): (i8, i8), at: impl Fn(i16) -> Option<Timestamp>) -> Option<u64> {
+    let today = TimeZone::UTC.to_datetime(Timestamp::from_nanosecond(now.into()).ok()?).date();
+    // Zones are slow. Far enough from half a year the calendar alone decides.
+    let days = (i32::from(month) - i32::from(today.month())) * 31 + i32::from(day) - i32::from(today.day());
+    let likely = match days {
+        -170..=170 => today.year(),
+        200.. => today.year() - 1,
+        ..=-200 => today.year() + 1,
+        _ => 0,
+    };
+    if likely != 0
+        && let Some(time) = at(likely)
+    {
+        return nanos(time);
+    }
+    (today.year() - 4..=today.year() + 4).filter_map(|year| nanos(at(year)?)).min_by_key(|time| time.abs_diff(now))
 }
 
 /// A zone's name before a blank or colon, and what is behind it.
