@@ -12,7 +12,7 @@ use crate::outcome::Outcome;
 use crate::place::{On, Place};
 use crate::results::{Aim, Results};
 use crate::writers::Limit;
-use crate::{append, bulk, cells, device_bytes, file_writer, logging_call, read, speed, write_sync};
+use crate::{append, bulk, cells, device_bytes, file_writer, logging_call, read, speed, syslog_load, write_sync};
 
 /// Storage benches of clad's journal. Figures want `chrt -f 10` and a folder on a disk
 #[derive(Parser)]
@@ -52,6 +52,9 @@ enum Bench {
     /// A logging call of clad, beside `tracing-appender`; wants a daemon that may be flooded
     #[command(name = "logging_call")]
     LoggingCall(LoggingCall),
+    /// Messages of syslog or RELP to any receiver, as fast as it takes them; prints one line of JSON
+    #[command(name = "syslog_load")]
+    SyslogLoad(SyslogLoad),
 }
 
 /// Where, and where to put the results.
@@ -165,6 +168,25 @@ struct LoggingCall {
     /// Level of the records: `none` in a ring of shared memory is to log and go on; without it the highest
     #[arg(long)]
     level: Option<clad_client::AckLevel>,
+}
+
+/// `syslog_load`
+#[derive(Args)]
+struct SyslogLoad {
+    /// `udp://`, `tcp://`, `relp://` or `unix-dgram://` and an address
+    to: String,
+    /// Messages
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    messages: u64,
+    /// Bytes of each
+    #[arg(long, default_value_t = 200)]
+    size: usize,
+    /// Messages of RELP that wait for an answer, at most
+    #[arg(long, default_value_t = 128)]
+    window: usize,
+    /// Datagrams a second, at most
+    #[arg(long)]
+    rate: Option<f64>,
 }
 
 /// `durable`
@@ -393,6 +415,10 @@ fn execute(bench: Bench) -> Result<()> {
             let LoggingCall { server, dir, events, rounds, c: c_program, level } = args;
             print_turns(&logging_call::Plan { server, dir, events, rounds, c_program, level }.run()?)
         }
+        Bench::SyslogLoad(args) => {
+            let SyslogLoad { to, messages, size, window, rate } = args;
+            print_sent(&syslog_load::Plan { to, messages, size, window, rate }.run()?)
+        }
         Bench::Speed(args) => {
             let plan = speed::Plan {
                 rows: args.row,
@@ -419,6 +445,12 @@ fn seconds(seconds: f64) -> Result<Duration> {
 #[expect(clippy::print_stdout, reason = "the line that a driver reads")]
 pub fn print_outcome(outcome: Outcome) -> Result<()> {
     println!("{}", serde_json::to_string(&outcome.checked()?)?);
+    Ok(())
+}
+
+#[expect(clippy::print_stdout, reason = "what was asked for")]
+fn print_sent(sent: &syslog_load::Sent) -> Result<()> {
+    println!("{}", serde_json::to_string(sent)?);
     Ok(())
 }
 

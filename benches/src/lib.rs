@@ -22,6 +22,7 @@
 //! | [`read`] | a segment through its checksums, beside plain reads |
 //! | [`speed`] | what is to be reached: rows of contenders, peers and [`fio`] among them, in turn |
 //! | [`device_bytes`] | what a durable record costs the device, counted where the kernel counts |
+//! | [`syslog_load`] | a sender of syslog and RELP, for any receiver |
 //! | [`logging_call`] | a logging call of Rust, `tracing` and C, beside a non-blocking file writer, in turn |
 //! | [`place`] | the folder, what it stands on, and file systems in a file |
 //! | [`outcome`], [`results`], [`stats`] | one run, all runs of a bench, and figures, for programs |
@@ -47,6 +48,7 @@ pub mod render;
 pub mod results;
 pub mod speed;
 pub mod stats;
+pub mod syslog_load;
 mod waiting;
 pub mod write_sync;
 pub mod writers;

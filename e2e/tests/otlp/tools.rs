@@ -94,7 +94,8 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 fn curl_with_json() {
     let folder = clad_e2e::Scratch::new();
     let path = folder.sockets().join("otlp.sock").display().to_string();
-    let daemon = Setup::new().set("ingest.otlp.path", &path).start();
+    // The same request by each way is stored by each.
+    let daemon = Setup::new().set("ingest.otlp.path", &path).set("ingest.otlp.resend_window", "0").start();
     let (url, body) = (format!("http://{}/v1/logs", daemon.port("grpc")), document(HEX).to_string());
     let packed = gzip(body.as_bytes());
     let plain = ["-H", "Content-Type: application/json"];

@@ -348,3 +348,21 @@ fn nothing_that_rsyslog_was_answered_is_lost_over_kills() {
     };
     println!("kills: {killed}, messages {sent}, lost {}, twice {}", sent - distinct, all as u64 - distinct);
 }
+
+/// The bench of docs/BENCHMARKS.md, for its counts alone.
+#[test]
+#[ignore = "cargo xtask ci syslog"]
+fn the_bench_sends_what_it_says() {
+    const SENT: usize = 3000;
+    let daemon = setup().start();
+    let bench = std::env::var_os("CLAD_SYSLOG_BENCH").expect("`cargo xtask ci syslog` says where");
+    for (number, way) in ["udp", "tcp", "relp", "unix-dgram"].into_iter().enumerate() {
+        let to = format!("{way}://{}", place(&daemon, way));
+        let mut command = Command::new(&bench);
+        let output = run(command.args(["syslog_load", &to, "--messages", &SENT.to_string(), "--rate", "20000"]), b"");
+        assert!(output.status.success(), "{way}: {output:?}");
+        let said = clad_e2e::json(&output.stdout);
+        assert_eq!((&said["messages"], said["answered"].is_object()), (&SENT.into(), way == "relp"), "{said}");
+        assert_eq!(records(&daemon, SENT * (number + 1)).len(), SENT * (number + 1), "{way}");
+    }
+}

@@ -11,7 +11,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::disk::{built_tests, call, closing_words};
-use super::{Run, need, output, target};
+use super::{Run, build, need, output, target};
 
 const KILLS_DEFAULT: u64 = 20;
 /// Senders, and libraries of theirs that a plain Debian does not have.
@@ -30,12 +30,13 @@ const PACKAGES: [&str; 12] = [
     "libpcre3",
 ];
 
-const CASES: [(&str, &str); 7] = [
+const CASES: [(&str, &str); 8] = [
     ("logger in every mode", "clients::logger_in_every_mode"),
     ("Python's SysLogHandler by UDP, TCP and Unix sockets", "clients::the_handler_of_python"),
     ("syslog(3) of the C library at /dev/log", "clients::the_c_library"),
     ("rsyslog: omfwd by UDP and TCP in both framings, omrelp", "clients::rsyslog_forwards"),
     ("syslog-ng: network, syslog and Unix sockets", "clients::syslog_ng_forwards"),
+    ("the bench of senders sends and counts what it says", "clients::the_bench_sends_what_it_says"),
     (
         "RELP holds a message for 30 s and answers no error",
         "relp::a_message_that_there_is_no_room_for_is_never_answered_by_an_error",
@@ -53,11 +54,13 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     need("python3", &["python3"])?;
     need("logger", &["bsdutils"])?;
     let programs = unpacked(&run.root)?;
+    let bench = build(&run.root, "clad-benches")?;
     let tests = built_tests(&run.root, "syslog")?;
     for (case, test) in CASES {
         run.case(case, || {
             let mut command = call(&tests, test, None);
             command.env("CLAD_SYSLOG_PROGRAMS", &programs).env("CLAD_SYSLOG_KILLS", kills.to_string());
+            command.env("CLAD_SYSLOG_BENCH", &bench);
             let said = output(command.arg("--nocapture"))?;
             ensure!(closing_words(&said), "the test did not run:\n{said}");
             for line in said.lines().filter_map(|line| line.find("kills: ").map(|at| &line[at..])) {
