@@ -13,6 +13,7 @@ mod messages;
 mod otlp;
 mod slow;
 mod streams;
+mod syslog;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;

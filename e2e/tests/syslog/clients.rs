@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use clad_e2e::tool::{Running, run};
-use clad_e2e::{Daemon, Json, Rng, Scratch, TEST_TIMEOUT, seed};
+use clad_e2e::{Daemon, Json, Rng, Scratch, Setup, TEST_TIMEOUT, seed};
 
 use super::{body, path, place, records, setup};
 
@@ -187,7 +187,7 @@ impl Forwarder {
             (scratch.data().join("input"), scratch.data().join("rsyslog.conf"), scratch.data().join("pid"));
         fs::write(&input, "").expect("written");
         let text = format!(
-            "global(workDirectory=\"{work}\")\nmodule(load=\"imfile\" mode=\"polling\" pollingInterval=\"1\")\nmodule(load=\"omrelp\")\n\
+            "global(workDirectory=\"{work}\")\nmodule(load=\"imfile\" mode=\"polling\" pollingInterval=\"1\")\n\
              input(type=\"imfile\" file=\"{input}\" tag=\"forwarded:\" severity=\"error\" facility=\"local1\")\n{action}\n",
             work = scratch.data().display(),
             input = input.display(),
@@ -285,7 +285,7 @@ fn rsyslog_forwards() {
         ),
         ("omfwd by TCP, RFC 3164", of("tcp", &tcp, "template=\"RSYSLOG_TraditionalForwardFormat\"")),
         ("omfwd by UDP", of("udp", &udp, "")),
-        ("omrelp", format!("action(type=\"omrelp\" target=\"127.0.0.1\" port=\"{relp}\")")),
+        ("omrelp", format!("module(load=\"omrelp\")\naction(type=\"omrelp\" target=\"127.0.0.1\" port=\"{relp}\")")),
     ] {
         forwards(&daemon, &Forwarder::rsyslog(&action), what);
     }
@@ -315,7 +315,7 @@ fn syslog_ng_forwards() {
 fn nothing_that_rsyslog_was_answered_is_lost_over_kills() {
     let kills: usize = std::env::var("CLAD_SYSLOG_KILLS").map_or(10, |kills| kills.parse().expect("a number"));
     let mut daemon = setup().set("ingest.syslog.relp.listen", "relp://127.0.0.1:20514").start();
-    let action = "action(type=\"omrelp\" target=\"127.0.0.1\" port=\"20514\" action.resumeInterval=\"1\" \
+    let action = "module(load=\"omrelp\")\naction(type=\"omrelp\" target=\"127.0.0.1\" port=\"20514\" action.resumeInterval=\"1\" \
                   action.resumeRetryCount=\"-1\" queue.type=\"Direct\")";
     let forwarder = Forwarder::rsyslog(action);
     let mut rng = Rng::new(seed());
@@ -365,4 +365,50 @@ fn the_bench_sends_what_it_says() {
         assert_eq!((&said["messages"], said["answered"].is_object()), (&SENT.into(), way == "relp"), "{said}");
         assert_eq!(records(&daemon, SENT * (number + 1)).len(), SENT * (number + 1), "{way}");
     }
+}
+
+/// Blocks of docs/SENDERS.md about syslog, in their order.
+fn blocks() -> Vec<String> {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/SENDERS.md");
+    let page = fs::read_to_string(page).expect("the page");
+    let (_, section) = page.split_once("\n## Syslog\n").expect("a section");
+    let section = section.split("\n## ").next().unwrap_or_default();
+    section.split("\n```").skip(1).step_by(2).map(|block| block.split_once('\n').expect("lines").1.to_owned()).collect()
+}
+
+/// Each block of the page, as it stands there but for ports and paths.
+#[test]
+#[ignore = "cargo xtask ci syslog"]
+fn the_blocks_of_the_page() {
+    let blocks = blocks();
+    let block =
+        |word: &str| blocks.iter().find(|block| block.contains(word)).unwrap_or_else(|| panic!("no block with {word}"));
+    let setup = Setup::new();
+    let socket = setup.config().with_file_name("syslog.sock").display().to_string();
+    let config = block("[ingest.syslog.net]").replace(":514", ":0").replace(":2514", ":0");
+    fs::write(setup.config(), config.replace("/run/clad/syslog.sock", &socket)).expect("written");
+    let daemon = setup.start();
+    let (udp, tcp, relp) = (port(&daemon, "net"), port(&daemon, "relay"), port(&daemon, "safe"));
+
+    for (number, line) in block("logger --udp").lines().enumerate() {
+        let port = if line.contains("--udp") { &udp } else { &tcp };
+        let line = line.replace("--port 514", &format!("--port {port}")).replace("/run/clad/syslog.sock", &socket);
+        ok(Command::new("sh").args(["-c", &line]));
+        let record = next(&daemon, number);
+        assert_eq!((body(&record), &record["component"]), ("it is done", &"backup".into()), "{line}");
+    }
+    let snippet = block("SysLogHandler").replace("/run/clad/syslog.sock", &socket);
+    let script = format!(
+        "import logging, logging.handlers\n{snippet}\nlogging.getLogger().addHandler(handler)\nlogging.error('x')"
+    );
+    ok(Command::new("python3").args(["-c", &script]));
+    assert_eq!(next(&daemon, 3)["component"], "service");
+    let action = block("omrelp").replace("\"2514\"", &format!("{relp:?}"));
+    forwards(&daemon, &Forwarder::rsyslog(&action), "rsyslog by RELP");
+    let action = block("omfwd").replace("\"514\"", &format!("{tcp:?}"));
+    forwards(&daemon, &Forwarder::rsyslog(&action), "rsyslog by TCP");
+    let destination =
+        block("destination clad {").trim().trim_start_matches("destination clad {").trim_end_matches("};");
+    let destination = destination.replace("port(514)", &format!("port({tcp})"));
+    forwards(&daemon, &Forwarder::syslog_ng(&destination), "syslog-ng");
 }

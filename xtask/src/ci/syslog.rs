@@ -30,12 +30,13 @@ const PACKAGES: [&str; 12] = [
     "libpcre3",
 ];
 
-const CASES: [(&str, &str); 8] = [
+const CASES: [(&str, &str); 9] = [
     ("logger in every mode", "clients::logger_in_every_mode"),
     ("Python's SysLogHandler by UDP, TCP and Unix sockets", "clients::the_handler_of_python"),
     ("syslog(3) of the C library at /dev/log", "clients::the_c_library"),
     ("rsyslog: omfwd by UDP and TCP in both framings, omrelp", "clients::rsyslog_forwards"),
     ("syslog-ng: network, syslog and Unix sockets", "clients::syslog_ng_forwards"),
+    ("the blocks of SENDERS.md, but for ports and paths", "clients::the_blocks_of_the_page"),
     ("the bench of senders sends and counts what it says", "clients::the_bench_sends_what_it_says"),
     (
         "RELP holds a message for 30 s and answers no error",
