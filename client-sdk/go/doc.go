@@ -13,6 +13,8 @@
 //
 //	export CLAD_SERVER=unix:///FOLDER/clad-data/clad.sock
 //
+// Addresses are unix://PATH and tcp://HOST:PORT. Rings of shared memory, gRPC and TLS are not in this client.
+//
 // The module is not published. In another module:
 //
 //	go mod edit -require clad@v0.0.0 -replace clad=PATH/client-sdk/go
@@ -47,6 +49,6 @@
 //
 // # A durable identity
 //
-// With [Options.ProducerID] and a [Options.ProducerEpoch] that rises with each start, a program that was killed learns
+// With [Options.ProducerID] and an [Options.ProducerEpoch] that rises with each start, a program that was killed learns
 // from [Producer.LastStored] how many of its records the log has, and goes on from there: each once.
 package clad

@@ -157,7 +157,7 @@ pub(crate) fn level(wanted: Option<AckLevel>, log: &LogInfo) -> Result<AckLevel,
         None => Ok(log.highest_ack),
         Some(level) if level <= log.highest_ack => Ok(level),
         Some(level) => Err(Stop::Failed(anyhow!(
-            "this log cannot promise `{level}`: its highest ack is `{}` ({}); nothing was sent",
+            "this log cannot promise `{level}`: its highest ack is `{}` ({}): `clactl status` says why; nothing was sent",
             log.highest_ack,
             log.policy
         ))),

@@ -137,7 +137,7 @@ impl Reader {
     ///
     /// # Errors
     /// The reason why the read ended; the next call then gives nothing. A following reader connects again by itself,
-    /// for [`reconnect_timeout`](ReaderBuilder::reconnect_timeout) at most; any other error is reported at once.
+    /// for [`reconnect_timeout`](super::ReaderBuilder::reconnect_timeout) at most; any other error is reported at once.
     ///
     /// # Cancel safety
     /// Dropped before it is done, nothing is lost: the next call continues where this one was.

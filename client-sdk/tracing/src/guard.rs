@@ -55,7 +55,7 @@ impl Guard {
     /// does nothing in a process that was not forked since the log began.
     ///
     /// # Errors
-    /// As [`Setup::layer`]; the log stays as it is then.
+    /// As [`Setup::layer`](crate::Setup::layer); the log stays as it is then.
     pub fn begin_again(&mut self) -> Result<(), SetupError> {
         let Some(live) = self.live.as_mut().filter(|live| live.producer.is_forked()) else { return Ok(()) };
         live.producer = (live.start)()?;

@@ -390,7 +390,10 @@ impl Admission {
             AckLevel::Posted => {
                 "`posted` is what a ring of shared memory answers: ask for one, or for another level".to_owned()
             }
-            _ => format!("this log ({}) reaches `{}` at most, not `{level}`", self.policy, self.highest),
+            _ => format!(
+                "this log ({}) reaches `{}` at most, not `{level}`: `clactl status` says why",
+                self.policy, self.highest
+            ),
         };
         Err(ErrorInfo::new(ErrorCode::LevelUnreachable, text))
     }
