@@ -45,7 +45,11 @@ enum Command {
     Append(AppendArgs),
     /// Run a program, append the lines of its stdout and stderr, and end with its exit code
     ///
-    /// Lines of one of the two keep their order. For the order of both the program writes to one (`2>&1`).
+    /// The program starts once the daemon is reached, and keeps stdin. A line of stdout is a record of severity info, one of stderr of severity error, with the attribute `log.iostream`. Lines of one stream keep their order; for the order of both the program writes to one (`2>&1`). A line that is longer than a record may be comes in pieces: each but the last has the attribute `clad.continues`.
+    ///
+    /// It ends when the program and all that hold its output have ended and the last line has its level. The exit code is the program's, or 128 and the number of the signal that ended it; 125 where the program succeeded and a line did not reach its level, or where the program was not started because the daemon cannot be reached; 126 where the program cannot be executed, 127 where it is not found. SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on, SIGINT and SIGQUIT where they come from no terminal.
+    ///
+    /// While the daemon is away or slow, lines wait in memory up to 16 MiB, then the program waits when it writes. After 5 minutes, or a refusal for good, the program goes on, and each line that is not known to have its level is written to stderr.
     Run(RunArgs),
     /// Show records
     Query(QueryArgs),
