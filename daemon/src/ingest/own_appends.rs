@@ -1,12 +1,13 @@
 //! Appends of one sender that has no producer: they are stored under one of the daemon's own.
 //!
 //! Invariants: not more than a connection's share of bytes waits for the disk. An append whose level is reached is
-//! counted as acked. A failure of the journal ends the wait with an error: nobody knows what of it was stored.
+//! counted as acked. A failure of the journal ends it for good: nobody knows which of its appends are stored, so none of
+//! them may pass for one that has its level, whatever is called next.
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use clad_journal::{ResendKey, Watcher};
+use clad_journal::{ResendKey, Watcher, Watermarks};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo, Payload};
 
 use super::admission::{ADMISSION_TIMEOUT, Admission, Admitted, count_refusal};
@@ -24,6 +25,8 @@ pub(crate) struct OwnAppends {
     inflight_quota: QuotaHandle,
     session: Session,
     watermarks: Watcher,
+    /// A failure of the journal came before an append had its level.
+    failure: Option<ErrorInfo>,
 }
 
 impl OwnAppends {
@@ -43,6 +46,7 @@ impl OwnAppends {
             admission,
             peer,
             level,
+            failure: None,
         })
     }
 
@@ -119,17 +123,22 @@ impl OwnAppends {
     /// Notes what the watermarks cover.
     ///
     /// # Errors
-    /// A failure of the journal lies between.
+    /// A failure of the journal lies between, now or earlier.
     pub(crate) fn release(&mut self) -> Result<(), ErrorInfo> {
+        let watermarks = self.watermarks.now();
+        self.release_at(&watermarks)
+    }
+
+    fn release_at(&mut self, watermarks: &Watermarks) -> Result<(), ErrorInfo> {
         let mut answers = Vec::new();
-        self.session.release(&self.watermarks.now(), &mut answers);
+        self.session.release(watermarks, &mut answers);
         for answer in answers {
             if let Answer::Refused(refused) = answer {
                 count_refusal(self.level, refused.error.code, refused.count);
-                return Err(refused.error);
+                self.failure.get_or_insert(refused.error);
             }
         }
-        Ok(())
+        self.failure.clone().map_or(Ok(()), Err)
     }
 
     /// Appends whose level is not reached.
@@ -145,5 +154,51 @@ impl OwnAppends {
         let wants = self.session.wants();
         let closed = || ErrorInfo::new(ErrorCode::ShuttingDown, "clad is stopping").retry_after_ms(1000);
         self.watermarks.reached(wants).await.map_err(|_| closed())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clad_journal::{Journal, JournalConfig, Policy};
+    use clad_proto::frame::Transport;
+    use clad_proto::{DurabilityPolicy, Group, PayloadBuilder, Record};
+
+    use super::*;
+    use crate::ingest::quota::{Owner, Quota};
+
+    /// The recovery of the journal is over before anybody looks: what was lost must not pass for what has its level.
+    #[tokio::test]
+    async fn a_failure_of_the_journal_ends_it_whatever_is_called_next() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let policy = Policy::FireAndForget { sync_interval: std::time::Duration::ZERO };
+        let config = JournalConfig { policy, reserve_free: 0, segment_bytes: 16 << 20, ..JournalConfig::default() };
+        let journal = Arc::new(Journal::open_dir(dir.path(), config, Arc::new(|_| {})).expect("a log"));
+        let admission = Arc::new(Admission {
+            journal: journal.clone(),
+            policy: DurabilityPolicy::FireAndForget,
+            highest: AckLevel::Durable,
+            flush_reach: AckLevel::Durable,
+            max_append: 1 << 20,
+            max_record: 1 << 20,
+            max_connection_bytes: 1 << 20,
+            window: 256,
+            budget: Quota::new(1 << 20),
+        });
+        let peer = Peer::network(Transport::Relp, None, Owner::Network, false);
+        let producers = OwnProducers::new(journal.clone());
+        let mut appends = OwnAppends::begin(admission, &producers, peer, AckLevel::Durable).expect("a producer");
+        let mut builder = PayloadBuilder::new(&Group::default()).expect("a group");
+        builder.push(&Record::text(1, 9, "lost")).expect("a record");
+        let payload = builder.finish();
+        let admitted = appends.admit(payload.bytes.len()).await.expect("room");
+        appends.take(&payload, None, admitted).expect("taken");
+        assert_eq!((appends.release(), appends.unanswered()), (Ok(()), 1), "nobody has synced it");
+
+        let after = Watermarks { failures: 1, durable: 1, ..journal.watermarks() };
+        let error = appends.release_at(&after).expect_err("it may be lost");
+        assert!(error.maybe_written && error.code == ErrorCode::JournalFailed, "{error:?}");
+        assert_eq!(appends.release().expect_err("as before"), error);
+        assert_eq!(appends.admit(1).await.err(), Some(error.clone()), "no further append hides it");
+        assert_eq!(appends.reach_level().await, Err(error));
     }
 }

@@ -35,6 +35,8 @@ const BATCH: usize = 64;
 const BATCH_BYTES: usize = 64 << 10;
 /// Batches that are read at a stop, at most: a sender that never pauses must not keep the daemon.
 const LAST_BATCHES: usize = 256;
+/// Pause after an error of the socket.
+const ERROR_PAUSE: Duration = Duration::from_millis(50);
 /// Time between two tries to store the record of drops.
 const DROPS_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Room for datagrams in the kernel, as far as it allows: what comes while the reader is not scheduled.
@@ -162,6 +164,7 @@ impl Datagrams {
             max_message,
             control: nix::cmsg_space!(UnixCredentials, u32),
             kernel_drops,
+            has_failed: false,
         };
         loop {
             let ready = tokio::select! {
@@ -179,7 +182,11 @@ impl Datagrams {
             // A reload may have changed the limits.
             intake.admission = live_settings.service().admission;
             reader.batch(&socket, &mut intake);
-            tokio::task::yield_now().await;
+            // An error that stays is waited out, never spun on.
+            match std::mem::take(&mut reader.has_failed) {
+                true => tokio::time::sleep(ERROR_PAUSE).await,
+                false => tokio::task::yield_now().await,
+            }
         }
         for _ in 0..LAST_BATCHES {
             if !reader.batch(&socket, &mut intake) {
@@ -197,6 +204,8 @@ struct DatagramReader {
     control: Vec<u8>,
     max_message: usize,
     kernel_drops: KernelDrops,
+    /// The last batch ended with an error.
+    has_failed: bool,
 }
 
 impl DatagramReader {
@@ -217,6 +226,7 @@ impl DatagramReader {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => {
                     tracing::warn!(%error, "a datagram could not be read");
+                    self.has_failed = true;
                     break;
                 }
             }
@@ -227,7 +237,7 @@ impl DatagramReader {
 
     /// One datagram into the buffer, and how many the kernel has dropped before it.
     fn receive(&mut self, socket: &DatagramSocket, start: usize) -> io::Result<(Received, u64)> {
-        let Self { buffer, control, max_message, kernel_drops } = self;
+        let Self { buffer, control, max_message, kernel_drops, .. } = self;
         socket.try_io(|socket| {
             let mut slices = [IoSliceMut::new(&mut buffer[start..start + *max_message])];
             let flags = MsgFlags::MSG_TRUNC | MsgFlags::MSG_DONTWAIT;

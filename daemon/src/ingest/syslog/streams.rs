@@ -75,7 +75,7 @@ impl StreamSocket {
 
 /// Outcome of a read.
 pub(super) enum Came {
-    Bytes(QuotaGuard),
+    Bytes,
     /// The peer has closed its side, or is gone.
     End,
     /// The daemon stops, or others want the place.
@@ -87,7 +87,7 @@ pub(super) struct Incoming {
     pub(super) socket: StreamSocket,
     pub(super) buf: BytesMut,
     buffers: QuotaHandle,
-    /// For the begin of a long message.
+    /// For a read, its records, and the begin of a long message. Taken at once: who has some waits for no more.
     held: Option<QuotaGuard>,
     max_message: usize,
     slot: ConnectionSlot,
@@ -127,16 +127,26 @@ impl Incoming {
     /// The end of a long message did not come in time.
     pub(super) async fn read(&mut self, may_read: bool) -> io::Result<Came> {
         let is_long = self.buf.len() > SHORT_BYTES;
+        if !is_long {
+            self.held = None; // of a read that was given up
+        }
         let read = async {
-            if is_long && self.held.is_none() {
-                self.held = self.buffers.take(self.max_message + READ_BYTES).await;
+            match is_long {
+                // Its begin is held: the peer has to go on.
+                true => tokio::time::timeout(MESSAGE_TIMEOUT, self.socket.readable()).await.map_err(|_| {
+                    io::Error::new(io::ErrorKind::TimedOut, "the end of a message did not come in time")
+                })??,
+                false => self.socket.readable().await?,
             }
-            self.socket.readable().await?;
-            let Some(guard) = self.buffers.take(READ_BYTES + RECORDS_BYTES).await else { return Ok(Came::Leave) };
+            if self.held.is_none() {
+                let bytes = self.max_message + READ_BYTES + RECORDS_BYTES;
+                let Some(held) = self.buffers.take(bytes).await else { return Ok(Came::Leave) };
+                self.held = Some(held);
+            }
             self.buf.reserve(READ_BYTES);
             match self.socket.read_buf(&mut self.buf).await {
                 Ok(0) => Ok(Came::End),
-                Ok(_) => Ok(Came::Bytes(guard)),
+                Ok(_) => Ok(Came::Bytes),
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(Came::End),
                 Err(error) => Err(error),
             }
@@ -146,12 +156,9 @@ impl Incoming {
             came = read, if may_read => came?,
             _ = stop.wait_for(|stop| *stop) => Came::Leave,
             () = room.notified() => Came::Leave,
-            () = tokio::time::sleep(MESSAGE_TIMEOUT), if is_long => {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "the end of a message did not come in time"));
-            }
         };
         match &came {
-            Came::Bytes(_) => self.slot.slot_state().active(std::time::Instant::now()),
+            Came::Bytes => self.slot.slot_state().active(std::time::Instant::now()),
             Came::Leave if self.slot.slot_state().is_leaving() => {
                 count_refusal(AckLevel::Received, makes_room().code, 1);
             }
@@ -160,14 +167,13 @@ impl Incoming {
         Ok(came)
     }
 
-    /// Gives back what a read has taken, but for the begin of a message.
-    pub(super) fn settle(&mut self, guard: QuotaGuard) {
+    /// Gives back what a read has taken, but for the begin of a long message.
+    pub(super) fn settle(&mut self) {
         if self.buf.len() <= SHORT_BYTES {
             self.held = None;
         }
         // Its own memory, not that of the read.
         self.buf = if self.buf.is_empty() { BytesMut::new() } else { BytesMut::from(&self.buf[..]) };
-        drop(guard);
     }
 }
 
@@ -225,23 +231,24 @@ impl StreamIntake {
     }
 }
 
-/// A refusal that passes, other than by the end of the daemon.
+/// A refusal of this append that passes, other than by the end of the daemon. An error after which earlier ones may be stored or
+/// not is none: nothing that comes later makes it good.
 fn is_for_now(error: &ErrorInfo) -> bool {
-    error.retryable && error.code != ErrorCode::ShuttingDown
+    error.retryable && !error.maybe_written && error.code != ErrorCode::ShuttingDown
 }
 
 /// Serves a connection until its end.
 pub(super) async fn serve(mut input: Incoming, mut intake: StreamIntake, max_message: usize, peer: String) {
     let mut framing = Framing::new(max_message);
     loop {
-        let guard = match input.read(true).await {
-            Ok(Came::Bytes(guard)) => guard,
+        match input.read(true).await {
+            Ok(Came::Bytes) => {}
             Ok(Came::End | Came::Leave) => break,
             Err(error) => {
                 tracing::info!(peer, %error, "a connection of syslog has ended");
                 break;
             }
-        };
+        }
         loop {
             match framing.next(&mut input.buf) {
                 Ok(Some(frame)) => {
@@ -260,7 +267,7 @@ pub(super) async fn serve(mut input: Incoming, mut intake: StreamIntake, max_mes
             }
         }
         store_all(&mut input, &mut intake).await;
-        input.settle(guard);
+        input.settle();
     }
     if let Some(frame) = framing.last(&mut input.buf) {
         intake.push(&frame);

@@ -92,14 +92,17 @@ struct RelpSession {
 
 impl RelpSession {
     async fn run(&mut self) -> Result<std::convert::Infallible, SessionEnd> {
+        let mut pending_answer = self.input.slot().slot_state().pending_answer();
         loop {
+            // Who waits for an answer does not make room for others.
+            pending_answer.set(!self.given.is_empty());
             let is_full = self.given.iter().map(Vec::len).sum::<usize>() >= WINDOW;
             let has_given = self.intake.appends.unanswered() > 0;
             tokio::select! {
                 came = self.input.read(!is_full) => match came? {
-                    Came::Bytes(guard) => {
+                    Came::Bytes => {
                         self.take().await?;
-                        self.input.settle(guard);
+                        self.input.settle();
                     }
                     // Everything that came before is stored, and nobody is there for the answer.
                     Came::End => return Err(SessionEnd::Closed),
