@@ -147,13 +147,15 @@ fn senders_that_never_end_a_message_cost_others_nothing() {
 /// What came before the stop is in the log, whoever sent it.
 #[test]
 fn datagrams_that_wait_at_a_stop_are_stored() {
+    // More than are read before the signal is; only root has a queue for them.
+    let over_udp = if clad_e2e::is_root() { 4000 } else { 150 };
     let mut daemon = setup().start();
     let (unix, udp) = (datagrams_to(&daemon), UdpSocket::bind("127.0.0.1:0").expect("a socket"));
     let udp_place = place(&daemon, "udp");
     daemon.signal(Signal::SIGSTOP);
     unix.set_nonblocking(true).expect("a socket");
     let mut sent = 0;
-    for number in 0..100 {
+    for number in 0..over_udp {
         // The queue of a Unix socket is short.
         sent += usize::from(unix.send(format!("<13>app: unix {number}").as_bytes()).is_ok());
         udp.send_to(format!("<13>app: udp {number}").as_bytes(), &udp_place).expect("sent");
@@ -163,7 +165,7 @@ fn datagrams_that_wait_at_a_stop_are_stored() {
     daemon.signal(Signal::SIGCONT);
     assert_eq!(daemon.wait_end(), Some(0), "{}", daemon.said());
     let stored = clad_e2e::readback::files(daemon.dir());
-    assert_eq!(stored.len(), sent + 100, "{sent} over the Unix socket");
+    assert_eq!(stored.len(), sent + over_udp, "{sent} over the Unix socket");
 }
 
 /// Sent = stored + counted, and a record says so.
@@ -204,9 +206,9 @@ fn what_the_kernel_drops_of_udp_is_counted_and_reported() {
     assert!(body(&reports[0]).contains(&format!(" messages of udp://{place} dropped between 20")), "{}", reports[0]);
 }
 
-/// `syslog(3)` blocks its caller while the socket's queue is full: the reader drops, and never waits.
+/// With little room each message is stored, or dropped and counted.
 #[test]
-fn a_flood_of_datagrams_never_waits_for_room() {
+fn a_flood_of_datagrams_is_stored_or_counted() {
     let daemon = setup()
         .set("limits.max_inflight_bytes", "64KiB")
         .set("limits.max_connection_inflight_bytes", "16KiB")

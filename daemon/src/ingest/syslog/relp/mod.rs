@@ -4,6 +4,7 @@
 //! - "200 OK" says that the record has the level of `[ingest.syslog.NAME] ack`. Answers come in the order of the messages.
 //! - A refusal that passes is never answered: a client throws away what is answered by an error (rsyslog#841). The session
 //!   stops reading, so that the order stays, and tries again; after [`HOLD_TIMEOUT`] it ends, and the client sends again.
+//! - A failure of the journal ends a session at once: nobody knows which of its messages are stored.
 //! - What a session did not answer a client sends again after its end: a record may be there twice, none is lost.
 //! - At a stop what has its level is answered, and the session is closed.
 
