@@ -12,6 +12,7 @@
 mod config;
 mod files;
 mod frame;
+mod journald;
 mod log;
 mod mutate;
 mod otlp;
@@ -54,6 +55,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "otlp_json", run: otlp::otlp_json, golden: &[], max_len: 4 << 10 },
     Target { name: "syslog", run: syslog::syslog, golden: &[], max_len: 2 << 10 },
     Target { name: "relp", run: syslog::relp, golden: &[], max_len: 2 << 10 },
+    Target { name: "export_format", run: journald::export_format, golden: &[], max_len: 2 << 10 },
     Target { name: "config", run: config::config, golden: &[("deploy", "clad.toml")], max_len: 16 << 10 },
 ];
 

@@ -10,6 +10,7 @@
 //! | [`PayloadBuilder`] | makes the payload of an append: one group, then records |
 //! | [`PayloadView`], [`RecordView`], [`scan`] | reads a payload in place, checking all of it, without allocating |
 //! | [`filter`] | which records a reader wants |
+//! | [`journald`] | entries of systemd's journal, as records |
 //! | [`frame`] | the framed protocol of the TCP and Unix sockets |
 //! | [`ErrorCode`], [`ErrorInfo`] | what a refusal says: may I retry, may it be written |
 //! | `grpc`, `otlp` (feature `grpc`) | the generated gRPC services, and OTLP messages to and from records |
@@ -23,6 +24,7 @@
 
 pub mod filter;
 pub mod frame;
+pub mod journald;
 pub mod limits;
 
 mod checksum;

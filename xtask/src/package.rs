@@ -35,6 +35,14 @@ pub(crate) const FILES: &[(&str, &str)] = &[
     ("LICENSE-MIT", "usr/share/doc/clad/LICENSE-MIT"),
     ("LICENSE-APACHE", "usr/share/doc/clad/LICENSE-APACHE"),
 ];
+/// Those of the relay's package.
+const RELAY_FILES: &[(&str, &str)] = &[
+    ("deploy/clad-relay@.service", "usr/lib/systemd/system/clad-relay@.service"),
+    ("deploy/sysusers.d/clad-relay.conf", "usr/lib/sysusers.d/clad-relay.conf"),
+    ("docs/SENDERS.md", "usr/share/doc/clad-relay/SENDERS.md"),
+    ("LICENSE-MIT", "usr/share/doc/clad-relay/LICENSE-MIT"),
+    ("LICENSE-APACHE", "usr/share/doc/clad-relay/LICENSE-APACHE"),
+];
 /// The manual pages, by their sections.
 const MAN: &str = "deploy/man";
 /// Where shells look for what they complete.
@@ -75,6 +83,60 @@ if [ -d /run/systemd/system ]; then
 fi
 # The logs in /var/lib/clad and /var/lib/clad-* stay, and so does the user that owns them.
 "#;
+
+const RELAY_POSTINST: &str = r#"#!/bin/sh
+set -e
+if [ "$1" = configure ]; then
+    systemd-sysusers clad-relay.conf
+    install -d -m 0755 /etc/clad/relay.d
+    if [ -d /run/systemd/system ]; then
+        systemctl daemon-reload
+        if [ -n "$2" ]; then
+            systemctl try-restart 'clad-relay@*.service'
+        fi
+    fi
+fi
+"#;
+const RELAY_PRERM: &str = r#"#!/bin/sh
+set -e
+if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
+    systemctl stop 'clad-relay@*.service'
+fi
+"#;
+const RELAY_POSTRM: &str = r#"#!/bin/sh
+set -e
+if [ -d /run/systemd/system ]; then
+    systemctl daemon-reload
+fi
+# /var/lib/clad-relay stays: a relay that is installed again goes on where it was.
+"#;
+
+/// A package, but for its files.
+struct Package {
+    name: &'static str,
+    depends: &'static str,
+    description: &'static str,
+    conffiles: &'static str,
+    scripts: [(&'static str, &'static str); 3],
+}
+
+const CLAD: Package = Package {
+    name: "clad",
+    depends: "systemd (>= 247)",
+    description: "Central Logging Authority of a host\n \
+                  One daemon that every program on the host hands its log records to, and that\n \
+                  answers each of them with exactly how safe its record now is.",
+    conffiles: CONFFILES,
+    scripts: [("postinst", POSTINST), ("prerm", PRERM), ("postrm", POSTRM)],
+};
+const RELAY: Package = Package {
+    name: "clad-relay",
+    depends: "systemd (>= 247)",
+    description: "Relays of clad: systemd's journal and files\n \
+                  Brings to clad what is logged elsewhere on the host, each record once.",
+    conffiles: "",
+    scripts: [("postinst", RELAY_POSTINST), ("prerm", RELAY_PRERM), ("postrm", RELAY_POSTRM)],
+};
 
 /// Lays the files out below `stage`, as the package installs them.
 pub(crate) fn lay_out(root: &Path, programs: &[PathBuf], stage: &Path) -> Result<()> {
@@ -122,39 +184,59 @@ pub(crate) fn deb(root: &Path, programs: &[PathBuf], out: &Path, more: &str, com
     let stage = tempfile::tempdir().context("no temporary folder")?;
     let tree = stage.path().join("tree");
     lay_out(root, programs, &tree)?;
+    close(&CLAD, programs, &tree, out, more, compression)
+}
+
+/// Makes the package of the relay.
+pub(crate) fn relay_deb(root: &Path, program: &Path, out: &Path, compression: &str) -> Result<PathBuf> {
+    let stage = tempfile::tempdir().context("no temporary folder")?;
+    let tree = stage.path().join("tree");
+    for (from, to) in RELAY_FILES {
+        copy(&root.join(from), &tree.join(to), 0o644)?;
+    }
+    copy(program, &tree.join("usr/bin/clad-relay"), 0o755)?;
+    close(&RELAY, &[program.to_owned()], &tree, out, "", compression)
+}
+
+/// Makes a package of what is laid out.
+fn close(
+    package: &Package,
+    programs: &[PathBuf],
+    tree: &Path,
+    out: &Path,
+    more: &str,
+    compression: &str,
+) -> Result<PathBuf> {
     let meta = tree.join("DEBIAN");
     fs::create_dir_all(&meta)?;
     let architecture = said(Command::new("dpkg").arg("--print-architecture"))?;
     let version = format!("{}{more}", env!("CARGO_PKG_VERSION"));
-    fs::write(meta.join("control"), control(&version, architecture.trim(), &tree, programs)?)?;
-    fs::write(meta.join("conffiles"), CONFFILES)?;
-    for (name, text) in [("postinst", POSTINST), ("prerm", PRERM), ("postrm", POSTRM)] {
+    fs::write(meta.join("control"), control(package, &version, architecture.trim(), tree, programs)?)?;
+    fs::write(meta.join("conffiles"), package.conffiles)?;
+    for (name, text) in package.scripts {
         fs::write(meta.join(name), text)?;
         fs::set_permissions(meta.join(name), fs::Permissions::from_mode(0o755))?;
     }
-    for folder in [&tree, &meta] {
+    for folder in [tree, &meta] {
         fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
     }
     fs::create_dir_all(out)?;
-    let package = out.join(format!("clad_{version}_{}.deb", architecture.trim()));
-    said(Command::new("dpkg-deb").args(["--root-owner-group", compression, "--build"]).arg(&tree).arg(&package))?;
-    Ok(package)
+    let deb = out.join(format!("{}_{version}_{}.deb", package.name, architecture.trim()));
+    said(Command::new("dpkg-deb").args(["--root-owner-group", compression, "--build"]).arg(tree).arg(&deb))?;
+    Ok(deb)
 }
 
-fn control(version: &str, architecture: &str, tree: &Path, programs: &[PathBuf]) -> Result<String> {
+fn control(package: &Package, version: &str, architecture: &str, tree: &Path, programs: &[PathBuf]) -> Result<String> {
     let kibibytes = size(tree)?.div_ceil(1024);
     let mut glibc = (0, 0);
     for program in programs {
         glibc = glibc.max(needed_glibc(&fs::read(program)?));
     }
     Ok(format!(
-        "Package: clad\nVersion: {version}\nArchitecture: {architecture}\nMaintainer: The clad developers <clad@invalid>\n\
+        "Package: {}\nVersion: {version}\nArchitecture: {architecture}\nMaintainer: The clad developers <clad@invalid>\n\
          Section: admin\nPriority: optional\nInstalled-Size: {kibibytes}\n\
-         Depends: libc6 (>= {}.{}), libgcc-s1, systemd (>= 247)\n\
-         Description: Central Logging Authority of a host\n \
-         One daemon that every program on the host hands its log records to, and that\n \
-         answers each of them with exactly how safe its record now is.\n",
-        glibc.0, glibc.1
+         Depends: libc6 (>= {}.{}), libgcc-s1, {}\nDescription: {}\n",
+        package.name, glibc.0, glibc.1, package.depends, package.description
     ))
 }
 
@@ -189,8 +271,15 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<PathBuf> {
         c_library::install(root, &built, &prefix)?;
         return Ok(prefix);
     }
-    ensure!(words == ["deb"], "cargo xtask package deb, or cargo xtask package c FOLDER");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    if words == ["relay"] {
+        let target = crate::ci::target(root).join("relay");
+        let mut build = Command::new(cargo);
+        build.current_dir(root.join("relay")).env("CARGO_TARGET_DIR", &target).args(["build", "--locked", "--release"]);
+        ensure!(build.status()?.success(), "the relay was not built");
+        return relay_deb(root, &target.join("release/clad-relay"), &crate::ci::target(root).join("package"), "-Zxz");
+    }
+    ensure!(words == ["deb"], "cargo xtask package deb, cargo xtask package relay, or cargo xtask package c FOLDER");
     let mut build = Command::new(cargo);
     build.current_dir(root).args(["build", "--locked", "--release", "--package", "clad", "--package", "clactl"]);
     ensure!(build.status()?.success(), "the programs were not built");

@@ -110,6 +110,7 @@ impl Peer {
             Transport::SyslogTcp => crate::ops::metrics::Transport::SyslogTcp,
             Transport::SyslogUnix => crate::ops::metrics::Transport::SyslogUnix,
             Transport::Relp => crate::ops::metrics::Transport::Relp,
+            Transport::Journal => crate::ops::metrics::Transport::Journal,
             _ => crate::ops::metrics::Transport::Tcp,
         }
     }

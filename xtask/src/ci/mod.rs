@@ -16,6 +16,7 @@ mod otlp;
 mod owners;
 mod prometheus;
 pub(crate) mod proof;
+mod relay;
 mod rings;
 mod sdk_c;
 mod sdk_go;
@@ -96,6 +97,11 @@ const SUITES: &[Suite] = &[
         name: "syslog",
         about: "senders of syslog as they come: logger, the C library, Python, rsyslog, syslog-ng; RELP under kill -9",
         run: syslog::run,
+    },
+    Suite {
+        name: "relay",
+        about: "clad-relay from files and the journal, and systemd-journal-upload: once, over kills and rotations",
+        run: relay::run,
     },
     Suite { name: "disk", about: "full, read-only and other disks, and clocks that jump", run: disk::run },
     Suite {

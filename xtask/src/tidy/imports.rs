@@ -6,12 +6,13 @@ use super::Finding;
 use super::walk::File;
 
 /// What each crate that is shipped may depend on of ours.
-const MAY_IMPORT: [(&str, &[&str]); 9] = [
+const MAY_IMPORT: [(&str, &[&str]); 10] = [
     ("clad-proto", &[]),
     ("clad-journal", &[]),
     ("clad-shm", &[]),
     ("clad-client", &["clad-proto", "clad-shm"]),
     ("clad-tracing", &["clad-client"]),
+    ("clad-relay", &["clad-client", "clad-proto"]),
     ("clad-c", &["clad-client"]),
     ("clad-python", &["clad-client", "clad-proto"]),
     ("clad", &["clad-proto", "clad-journal", "clad-shm"]),

@@ -140,7 +140,7 @@ impl RetryInfo {
 }
 
 /// Codes of a refusal in both protocols.
-fn codes(code: OtlpCode) -> (Code, StatusCode) {
+pub(super) fn codes(code: OtlpCode) -> (Code, StatusCode) {
     match code {
         OtlpCode::Ok | OtlpCode::Partial => (Code::Ok, StatusCode::OK),
         OtlpCode::Invalid => (Code::InvalidArgument, StatusCode::BAD_REQUEST),
@@ -249,13 +249,18 @@ fn http_refusal(refusal: &Refusal, format: Format) -> Response {
     };
     let mut response = formatted(codes(refusal.code).1, format, body);
     let headers = response.headers_mut();
-    if refusal.passes() {
-        headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
-    }
+    retry_after(refusal, headers);
     if refusal.code == OtlpCode::Unsupported {
         headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static(ENCODINGS));
     }
     response
+}
+
+/// Says when to try again, where that helps.
+pub(super) fn retry_after(refusal: &Refusal, headers: &mut HeaderMap) {
+    if refusal.passes() {
+        headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    }
 }
 
 fn formatted(status: StatusCode, format: Format, body: Vec<u8>) -> Response {

@@ -149,7 +149,7 @@ fn of_json(body: &[u8]) -> Result<Vec<u8>, Refusal> {
     json::to_protobuf(body).map_err(|error| Refusal::new(OtlpCode::Invalid, format!("JSON: {error}")))
 }
 
-fn no_room() -> Refusal {
+pub(super) fn no_room() -> Refusal {
     let text =
         "as many bytes of requests are under way as [limits] max_inflight_bytes allows, or as this user may have";
     Refusal::new(OtlpCode::Busy, text)
@@ -173,7 +173,7 @@ pub(super) async fn read(mut body: Body, bodies: Bodies, is_grpc: bool) -> Resul
         }
     };
     drop(room);
-    let _ = timeout(DISCARD.1, discard(body)).await;
+    discard(body).await;
     Err(refusal)
 }
 
@@ -220,14 +220,18 @@ async fn take_room(room: &mut Room, announced: Option<usize>, got: usize) -> Res
     if announced.is_some() || got > room.held / 2 { room.grow(wanted, got).await } else { Ok(()) }
 }
 
-async fn discard(mut body: Body) {
-    let mut left = DISCARD.0;
-    while let Some(Ok(piece)) = body.frame().await {
-        left = left.saturating_sub(piece.data_ref().map_or(0, Bytes::len));
-        if left == 0 {
-            return;
+/// Reads the rest of a body that is refused, in part: its sender looks for the answer behind it.
+pub(super) async fn discard(mut body: Body) {
+    let rest = async {
+        let mut left = DISCARD.0;
+        while let Some(Ok(piece)) = body.frame().await {
+            left = left.saturating_sub(piece.data_ref().map_or(0, Bytes::len));
+            if left == 0 {
+                return;
+            }
         }
-    }
+    };
+    let _ = timeout(DISCARD.1, rest).await;
 }
 
 /// The one message of a body over gRPC, and whether it is compressed.

@@ -1,4 +1,5 @@
-//! OTLP: log records of OpenTelemetry's exporters, over gRPC and HTTP, on any socket that speaks HTTP.
+//! OTLP: log records of OpenTelemetry's exporters, over gRPC and HTTP, on any socket that speaks HTTP. The journal's
+//! entries come beside them ([`upload`]).
 //!
 //! Invariants:
 //! - A success says that each record has the level asked for, but for those that it counts as rejected. A request that
@@ -23,6 +24,7 @@ mod json;
 mod request;
 mod resends;
 mod shared;
+mod upload;
 
 use std::sync::Arc;
 
@@ -60,7 +62,9 @@ pub(crate) fn routes(otlp: &Otlp) -> Router {
         routes = routes
             .route(method, any(async || Status::unimplemented("clad keeps logs").into_http::<axum::body::Body>()));
     }
-    with_stream_slots(routes, &otlp.stream_slots, answer::refuse)
+    let uploads = Router::new().route(upload::PATH, post(upload::upload).fallback(upload::only_post));
+    let uploads = with_stream_slots(uploads.with_state(otlp.clone()), &otlp.stream_slots, upload::refuse);
+    with_stream_slots(routes, &otlp.stream_slots, answer::refuse).merge(uploads)
 }
 
 /// Serves OTLP alone on a listener until the daemon stops.

@@ -27,7 +27,7 @@ fn encoding(headers: &HeaderMap, name: &HeaderName) -> Result<Encoding, Refusal>
 }
 
 /// The level that a request asks for.
-fn level(otlp: &Otlp, headers: &HeaderMap) -> Result<AckLevel, Refusal> {
+pub(super) fn level(otlp: &Otlp, headers: &HeaderMap) -> Result<AckLevel, Refusal> {
     let Some(asked) = headers.get(&ACK) else {
         return Ok(otlp.ack.unwrap_or(otlp.live_settings.service().admission.highest));
     };

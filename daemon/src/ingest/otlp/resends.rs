@@ -43,6 +43,11 @@ impl Resends {
     }
 }
 
+/// The name of an append that no other has: its content says so.
+pub(super) fn key(identity: u64, payload: &Payload) -> ResendKey {
+    ResendKey { identity, digest: digest(&[&payload.bytes]) }
+}
+
 fn has_fine_times(payload: &Payload) -> bool {
     let is_fine = |time: u64| !time.is_multiple_of(MILLISECOND_NS);
     PayloadView::parse(&payload.bytes, payload.count).is_ok_and(|view| {

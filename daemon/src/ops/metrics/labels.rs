@@ -55,6 +55,8 @@ label! {
         SyslogUnix = "syslog_unix",
         /// RELP.
         Relp = "relp",
+        /// systemd-journal-upload. Its connections are among those of gRPC.
+        Journal = "journal",
     }
 }
 

@@ -74,6 +74,9 @@ counting! { m:
     /// A request of OTLP was answered.
     pub fn otlp_request(code: OtlpCode) { m.otlp_requests.of(code).increment(1) }
 
+    /// A request of systemd-journal-upload was answered.
+    pub fn journal_upload(code: OtlpCode) { m.journal_uploads.of(code).increment(1) }
+
     /// A message of syslog was read: whether it could not be taken apart, and whether it was cut.
     pub fn syslog_message(format: SyslogFormat, is_unparsed: bool, is_cut: bool) {
         m.syslog_messages.of(format).increment(1);

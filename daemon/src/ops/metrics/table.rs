@@ -66,10 +66,11 @@ metrics_table! {
     REFUSED_FOR_SHARE = "clad_refused_for_share_total", Counter, Share::NAME, "Refusals of a shared resource, because the owner's share was used up or nothing was free.";
     DEDUPLICATED_RECORDS = "clad_deduplicated_records_total", Counter, "", "Resent records that were stored already.";
     OTLP_REQUESTS = "clad_otlp_requests_total", Counter, OtlpCode::NAME, "Requests of OTLP, by their answer.";
+    JOURNAL_UPLOADS = "clad_journal_uploads_total", Counter, OtlpCode::NAME, "Requests of systemd-journal-upload, by their answer.";
     SYSLOG_MESSAGES = "clad_syslog_messages_total", Counter, SyslogFormat::NAME, "Messages of syslog and RELP, by the format that they were read by.";
     SYSLOG_UNPARSED = "clad_syslog_unparsed_total", Counter, "", "Messages of syslog that could not be taken apart, and are stored whole, with clad.parse_error.";
     SYSLOG_TRUNCATED = "clad_syslog_truncated_total", Counter, "", "Messages of syslog that were cut, at [ingest.syslog.NAME] max_message or at the end of a connection.";
-    RESEND_WINDOW = "clad_resend_window_appends", Gauge, "", "Appends of OTLP that are known if they are sent again.";
+    RESEND_WINDOW = "clad_resend_window_appends", Gauge, "", "Appends of OTLP and systemd-journal-upload that are known if they are sent again.";
     RESEND_FORGOTTEN = "clad_resend_window_forgotten_total", Counter, "", "Such appends that were forgotten before their time, for want of room.";
     APPEND_DURATION = "clad_append_duration_seconds", Histogram, Level::NAME, "From decoding an append to the release of its ack.";
     SYNC_DURATION = "clad_sync_duration_seconds", Histogram, "", "One sync, or one write that syncs.";
@@ -202,6 +203,7 @@ meters! { totals:
     refused_for_share: Family<Share, Count> = totals.family(REFUSED_FOR_SHARE);
     deduplicated_records: Count = totals.total(counter!(DEDUPLICATED_RECORDS));
     otlp_requests: Family<OtlpCode, Count> = totals.family(OTLP_REQUESTS);
+    journal_uploads: Family<OtlpCode, Count> = totals.family(JOURNAL_UPLOADS);
     syslog_messages: Family<SyslogFormat, Count> = totals.family(SYSLOG_MESSAGES);
     syslog_unparsed: Count = totals.total(counter!(SYSLOG_UNPARSED));
     syslog_truncated: Count = totals.total(counter!(SYSLOG_TRUNCATED));

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 use super::super::disk::{EXT4, Kind, Mount, built_tests};
 use super::super::{Run, build, need, output, target};
 use super::machine::{Machine, until};
-use super::{manual, syslog, tree};
+use super::{manual, relay, syslog, tree};
 use crate::package;
 
 const FEED: &str = include_str!("feed.sh");
@@ -43,6 +43,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     let trial = root.join("srv/trial");
     let package = package::deb(&run.root, &programs, &trial, "", "-Znone")?;
     let newer = package::deb(&run.root, &other_programs(&programs, place.path())?, &trial, "+1", "-Znone")?;
+    let relay = package::relay_deb(&run.root, &super::super::relay::built(&run.root)?, &trial, "-Znone")?;
     let inside = |package: PathBuf| -> Result<PathBuf> {
         Ok(PathBuf::from("/srv/trial").join(package.file_name().context("a package has a name")?))
     };
@@ -50,6 +51,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         root: run.root.clone(),
         package: inside(package)?,
         newer: inside(newer)?,
+        relay: inside(relay)?,
         machine: Machine::new(&root, vec![(small.point.clone(), PathBuf::from("/srv/small"))])?,
         small: small.point.clone(),
         ring_tests,
@@ -84,6 +86,9 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     run.case("it is the host's syslog behind the journal, by the manual's commands", || syslog::behind_the_journal(b));
     run.case("so it is at /dev/log, and a restart loses nothing", || syslog::at_dev_log(b));
     run.case("it listens at port 514, which systemd holds", || syslog::at_a_port_of_root(b));
+    run.case("a relay brings the journal, once over kills, by the manual's commands", || relay::from_the_journal(b));
+    run.case("a relay brings files, which logrotate rotates, by the manual's commands", || relay::from_files(b));
+    run.case("systemd-journal-upload brings the journal, by the manual's commands", || relay::by_upload(b));
     run.case("an instance beside it, with no network", || b.instance());
     run.case("it can be backed up while it runs, and restored elsewhere, by the manual's commands", || b.backup());
     run.case("a damaged configuration ends in 78, once", || b.damaged_config());
@@ -118,6 +123,8 @@ pub(super) struct Booted {
     package: PathBuf,
     /// Another version of it.
     newer: PathBuf,
+    /// The package of the relay.
+    pub(super) relay: PathBuf,
     pub(super) machine: Machine,
     small: PathBuf,
     /// The tests of rings, of which one is a client that says what it has posted.

@@ -6,6 +6,7 @@ mod long;
 mod machine;
 mod manual;
 mod mistakes;
+mod relay;
 mod syslog;
 mod tree;
 

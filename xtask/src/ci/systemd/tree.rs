@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use super::super::{need, output};
 
 /// Beside what every Debian has: the service manager, and what the manual's commands use.
-const PACKAGES: &str = "systemd,systemd-sysv,dbus,curl";
+const PACKAGES: &str = "systemd,systemd-sysv,systemd-journal-remote,dbus,curl";
 
 /// The tree, made where it is not there yet. The package's own part is not in it.
 pub(super) fn debian(cache: &Path) -> Result<PathBuf> {

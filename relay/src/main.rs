@@ -1,0 +1,132 @@
+//! `clad-relay`: brings to clad what is logged elsewhere, each record once.
+//!
+//! Invariants:
+//! - The log is the checkpoint: where a relay stands is in the last record that it stored, and nowhere else. So what is
+//!   stored and where it goes on cannot differ, whoever is killed when.
+//! - A relay is a client like any other, without rights of its own. Its producer's id is made of its name.
+//! - Memory does not grow with what waits: a source is read no faster than the log takes it.
+//! - What could not be brought over is said in the log itself.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`config`] | the file of a relay |
+//! | [`log`] | the log that it writes to: its place in it, appends in their order |
+//! | [`state`] | what it must know beside the log: that it has begun, and its epoch |
+//! | [`journal`] | systemd's journal, through journalctl |
+//! | [`files`] | files that programs write |
+//! | [`metrics`] | its metrics |
+
+mod config;
+mod files;
+mod journal;
+mod log;
+mod metrics;
+mod state;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Parser, Subcommand};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use config::{Config, From};
+use log::Log;
+use state::State;
+
+/// Brings to clad what is logged elsewhere: systemd's journal, and files.
+#[derive(Parser)]
+#[command(version, about)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Runs a relay until it is stopped
+    Run(File),
+    /// Says whether a relay's file is right, and what it means
+    Check(File),
+    /// Says where a relay stands
+    Status(File),
+    /// Lets a relay that lost its place begin again, where `start` says
+    Begin(File),
+}
+
+#[derive(clap::Args)]
+struct File {
+    /// The relay's file: /etc/clad/relay.d/NAME.toml
+    file: PathBuf,
+    /// Folder for what a relay must know beside the log
+    #[arg(long, env = "STATE_DIRECTORY", default_value = "/var/lib/clad-relay")]
+    state: PathBuf,
+}
+
+/// Set when the relay is to end.
+type Stop = watch::Receiver<bool>;
+
+fn main() -> ExitCode {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    subscriber.with_ansi(false).init();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let ended = runtime.context("no runtime").and_then(|runtime| runtime.block_on(run(Cli::parse().command)));
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(command: Command) -> Result<()> {
+    match command {
+        Command::Run(File { file, state }) => relay(&Config::read(&file)?, State::open(&state, &file)?).await,
+        Command::Check(File { file, .. }) => say(&Config::read(&file)?.meaning()),
+        Command::Status(File { file, .. }) => {
+            let config = Config::read(&file)?;
+            say(&log::status(&config.to.clad, &config.name).await?)
+        }
+        Command::Begin(File { file, state }) => {
+            let config = Config::read(&file)?;
+            State::open(&state, &file)?.forget(&config.name)?;
+            say(&format!("{} begins where `start` says, if the log has nothing of it", config.name))
+        }
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "what was asked for")]
+fn say(text: &str) -> Result<()> {
+    println!("{text}");
+    Ok(())
+}
+
+async fn relay(config: &Config, state: State) -> Result<()> {
+    if let Some(address) = config.metrics.listen {
+        metrics::serve(address)?;
+    }
+    let (stop, stopped) = watch::channel(false);
+    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = term.recv() => {}
+            _ = int.recv() => {}
+        }
+        let _ = stop.send(true);
+    });
+    let mut state = state.of(&config.name)?;
+    // It waits for a daemon as long as it has to: a manager does not wait for that.
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    let mut stopping = stopped.clone();
+    let (log, place) = tokio::select! {
+        opened = Log::open(&config.to.clad, &config.name, &mut state) => opened?,
+        _ = stopping.wait_for(|stop| *stop) => return Ok(()),
+    };
+    match &config.from {
+        From::Journal(journal) => journal::run(journal, log, place, stopped).await,
+        From::Files(files) => files::run(files, &config.name, log, place, stopped).await,
+    }
+}

@@ -1,0 +1,131 @@
+//! `clad-relay` from files and from systemd's journal, and `systemd-journal-upload` as it comes, each against a clad: read
+//! back, and over kills of every part.
+//!
+//! Invariants: the relay is a workspace of its own, built and judged here; systemd's programs are unpacked below the build
+//! folder, and not installed. The cases are the tests in `e2e/tests/relay` and `e2e/tests/journald`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::disk::{built_tests, call, closing_words};
+use super::{Run, need, output, target};
+
+const KILLS_DEFAULT: u64 = 30;
+/// Entries of the journal for each kill.
+const ENTRIES_PER_KILL: u64 = 500;
+/// What brings `systemd-journal-upload` and `systemd-journal-remote`, and libraries that a plain Debian does not have.
+const PACKAGES: [&str; 5] =
+    ["systemd-journal-remote", "libmicrohttpd12", "libcurl4", "libcurl3-gnutls", "libsystemd-shared"];
+
+const CASES: [(&str, &str, &str); 16] = [
+    ("relay", "lines become records", "files::lines_are_records_with_the_bytes_that_they_have"),
+    ("relay", "records of several lines", "files::a_record_of_several_lines_is_one"),
+    ("relay", "files from now on", "files::a_relay_that_begins_now_leaves_what_is_old_and_nothing_behind_it"),
+    ("relay", "a file that is gone or truncated", "files::a_file_that_is_gone_or_was_truncated_is_said_in_the_log"),
+    (
+        "relay",
+        "a log that knows nothing of it",
+        "files::a_relay_that_the_log_has_nothing_of_stops_until_a_person_says_so",
+    ),
+    ("relay", "one process, and wrong files", "files::one_process_runs_a_relay_and_a_wrong_file_is_refused_in_words"),
+    ("relay", "an outage in flat memory", "files::an_outage_is_waited_out_with_flat_memory"),
+    ("relay", "rotation by renames", "rotation::every_line_comes_once_and_in_order_over_renames_and_kills"),
+    (
+        "relay",
+        "logrotate with copytruncate",
+        "rotation::every_line_comes_once_and_in_order_over_logrotate_with_copytruncate",
+    ),
+    (
+        "relay",
+        "logrotate, copies in the pattern",
+        "rotation::every_line_comes_once_though_the_pattern_finds_the_copies",
+    ),
+    ("relay", "logrotate with renames", "rotation::every_line_comes_once_and_in_order_over_logrotate_with_renames"),
+    (
+        "relay",
+        "the journal over kills",
+        "journal::every_entry_comes_once_and_in_order_over_kills_of_relay_daemon_and_journalctl",
+    ),
+    (
+        "relay",
+        "the journal from now on",
+        "journal::a_relay_that_begins_now_takes_what_comes_and_leaves_out_what_it_must",
+    ),
+    ("relay", "a journal that lost the place", "journal::a_journal_that_lost_the_place_is_said_in_the_log"),
+    ("journald", "systemd-journal-upload twice", "stock::a_journal_comes_over_whole_and_once_though_it_is_sent_twice"),
+    ("journald", "systemd-journal-upload over kills", "stock::nothing_is_lost_or_there_twice_over_kills_of_either"),
+];
+
+pub(super) fn run(run: &mut Run) -> Result<()> {
+    let kills = match run.args.as_slice() {
+        [] => KILLS_DEFAULT,
+        [kills] => kills.parse().context("cargo xtask ci relay [KILLS]")?,
+        more => bail!("cargo xtask ci relay [KILLS], not {}", more.join(" ")),
+    };
+    need("logrotate", &["logrotate"])?;
+    need("journalctl", &["systemd"])?;
+    let (root, workspace) = (run.root.clone(), run.root.join("relay"));
+    for (case, words) in [
+        ("its format", &["fmt", "--check"][..]),
+        ("clippy", &["clippy", "--locked", "--quiet", "--all-targets", "--", "-D", "warnings"]),
+        ("its own tests", &["test", "--locked", "--quiet"]),
+    ] {
+        run.case(case, || cargo(&relay_target(&root), &workspace, words));
+    }
+    let relay = built(&run.root)?;
+    let programs = unpacked(&run.root)?;
+    let (relays, uploads) = (built_tests(&run.root, "relay")?, built_tests(&run.root, "journald")?);
+    for (tests, case, test) in CASES {
+        let tests = if tests == "relay" { &relays } else { &uploads };
+        run.case(case, || {
+            let mut command = call(tests, test, None);
+            command.env("CLAD_RELAY", &relay).env("CLAD_RELAY_KILLS", kills.to_string());
+            command.env("CLAD_RELAY_ENTRIES", (kills * ENTRIES_PER_KILL).to_string());
+            command.env("CLAD_JOURNALD_PROGRAMS", &programs).env("CLAD_JOURNALD_KILLS", kills.to_string());
+            let said = output(command.arg("--nocapture"))?;
+            ensure!(closing_words(&said), "the test did not run:\n{said}");
+            for line in said.lines().filter_map(|line| line.find("kills: ").map(|at| &line[at..])) {
+                println!("          {line}");
+            }
+            Ok(())
+        });
+    }
+    Ok(())
+}
+
+/// The program, built.
+pub(super) fn built(root: &Path) -> Result<PathBuf> {
+    let target = relay_target(root);
+    cargo(&target, &root.join("relay"), &["build", "--locked", "--quiet"])?;
+    Ok(target.join("debug/clad-relay"))
+}
+
+/// Where it is built: beside the workspace's own programs, which have other dependencies.
+fn relay_target(root: &Path) -> PathBuf {
+    target(root).join("relay")
+}
+
+fn cargo(target: &Path, workspace: &Path, words: &[&str]) -> Result<()> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    output(Command::new(cargo).current_dir(workspace).env("CARGO_TARGET_DIR", target).args(words)).map(drop)
+}
+
+/// The packages, unpacked.
+fn unpacked(root: &Path) -> Result<PathBuf> {
+    let folder = target(root).join("journald");
+    let (packages, programs) = (folder.join("packages"), folder.join("root"));
+    if programs.join("lib/systemd/systemd-journal-upload").is_file() {
+        return Ok(programs);
+    }
+    fs::create_dir_all(&packages).with_context(|| format!("no folder {}", packages.display()))?;
+    let apt = |words: &[&str]| output(Command::new("apt-get").current_dir(&packages).args(words)).map(drop);
+    apt(&["update", "--quiet"])?;
+    apt(&[&["download", "--quiet"], &PACKAGES[..]].concat())?;
+    for package in fs::read_dir(&packages)? {
+        output(Command::new("dpkg").arg("-x").arg(package?.path()).arg(&programs))?;
+    }
+    Ok(programs)
+}
