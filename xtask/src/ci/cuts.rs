@@ -10,7 +10,7 @@ use super::disk::{built_tests, closing_words, is_root};
 use super::{Run, need};
 
 /// States of each cell, in CI.
-const STATES: u64 = 20;
+const STATES: u64 = 10;
 
 pub(super) fn run(run: &mut Run) -> Result<()> {
     let states = match run.args.as_slice() {
