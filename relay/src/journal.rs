@@ -65,7 +65,8 @@ pub(crate) async fn run(from: &FromJournal, log: Log, place: Option<LastRecord>,
 impl Journal<'_> {
     fn journalctl(&self) -> Command {
         let mut command = Command::new(&self.from.journalctl);
-        command.args(["--output=export", "--all", "--quiet", "--no-pager"]);
+        // Without --merge it would follow the entries of the running boot alone, and pass over the last ones before it.
+        command.args(["--output=export", "--all", "--quiet", "--no-pager", "--merge"]);
         if let Some(directory) = &self.from.directory {
             command.arg("--directory").arg(directory);
         }

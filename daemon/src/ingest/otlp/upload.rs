@@ -40,6 +40,8 @@ const CONTENT_TYPE: &str = "application/vnd.fdo.journal";
 const PIECE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The most that is kept of an entry, where records may be so long.
 const ENTRY_BYTES_MAX: usize = 256 << 10;
+/// Sender of all entries, for resends.
+const JOURNAL_IDENTITY: u64 = u64::from_be_bytes(*b"journald");
 /// Memory of a request, in entries: one that is read, its fields, its payload.
 const ENTRIES_HELD: usize = 4;
 
@@ -47,8 +49,8 @@ const ENTRIES_HELD: usize = 4;
 struct Upload {
     appends: OwnAppends,
     level: AckLevel,
-    /// For the names of appends; absent where the journal does not know what is sent again.
-    identity: Option<u64>,
+    /// The journal knows what is sent again.
+    has_resend_window: bool,
     entries: ExportEntries,
     stored: u64,
     pending_answer: Option<PendingAnswer>,
@@ -125,7 +127,7 @@ impl Upload {
         Ok(Self {
             appends: OwnAppends::begin(service.admission, &otlp.producers, peer, level)?,
             level,
-            identity: caller.filter(|_| otlp.has_resend_window).map(Caller::identity_hash),
+            has_resend_window: otlp.has_resend_window,
             entries: ExportEntries::new(0),
             stored: 0,
             pending_answer: caller.map(Caller::pending_answer),
@@ -178,7 +180,9 @@ impl Upload {
             Some(admitted) => Ok(admitted),
             None => self.appends.admit(bytes).await,
         };
-        let key = self.identity.filter(|_| entry.cursor().is_some()).map(|identity| resends::key(identity, &payload));
+        // An entry has no equal, and one that is sent again may come as another user: systemd picks these for each start.
+        let is_named = self.has_resend_window && entry.cursor().is_some();
+        let key = is_named.then(|| resends::key(JOURNAL_IDENTITY, &payload));
         let taken = admitted.and_then(|admitted| self.appends.take(&payload, key, admitted));
         taken.inspect_err(|error| count_refusal(self.level, error.code, 1))?;
         self.stored += 1;

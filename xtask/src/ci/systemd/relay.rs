@@ -1,9 +1,12 @@
 //! What the journal of a booted host has, and its files, through the relay and through `systemd-journal-upload`, by the
 //! manual's commands.
 //!
+//! In a unit's sandbox on this machine /proc says another boot than the journal does: a relay that followed the running boot
+//! alone would get nothing, and on a host lose what came last before a boot.
+//!
 //! Invariants: each message is there once, whoever was killed. Afterwards the host is as it was.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 use super::booted::Booted;
 use super::machine::until;
@@ -15,12 +18,24 @@ fn arrive(booted: &Booted, component: &str, count: usize) -> Result<()> {
     until(&format!("{count} messages of {component}"), || {
         last = booted.machine.sh(&format!("clactl query -o cat --component {component}"))?;
         Ok((last.lines().count() >= count).then_some(()))
+    })
+    .with_context(|| {
+        let said = "{ systemctl --no-pager status 'clad-relay@*'; journalctl --no-pager -n 2 -o export; } 2>&1 || true";
+        format!("{last}{}", booted.machine.sh(said).unwrap_or_default())
     })?;
     let mut lines: Vec<&str> = last.lines().collect();
     lines.sort_unstable();
     lines.dedup();
-    ensure!(lines.len() == count && last.lines().count() == count, "{last}");
+    let whole = || booted.machine.sh(&format!("clactl query -o json --component {component} | tail -30"));
+    ensure!(lines.len() == count && last.lines().count() == count, "{last}{}", whole()?);
     Ok(())
+}
+
+/// A relay has said that it stands somewhere.
+fn begins(booted: &Booted, unit: &str, words: &str) -> Result<()> {
+    let begun = || Ok(booted.machine.sh("clactl query -o cat --component clad-relay")?.contains(words).then_some(()));
+    until("a record of the relay's own", begun)
+        .with_context(|| booted.machine.sh(&format!("journalctl --unit={unit} | tail -20")).unwrap_or_default())
 }
 
 /// Says so many messages to the journal as this program.
@@ -33,9 +48,7 @@ pub(super) fn from_the_journal(booted: &Booted) -> Result<()> {
     let machine = &booted.machine;
     machine.sh(&format!("dpkg --install {}", booted.relay.display()))?;
     machine.sh(&manual::block(&booted.root, "relay from the journal")?)?;
-    until("the relay has begun", || {
-        Ok(machine.sh("clactl query -o cat --component clad-relay")?.contains("from here on").then_some(()))
-    })?;
+    begins(booted, "clad-relay@journal", "from here on")?;
     say(booted, "journaled-once", "1 20")?;
     arrive(booted, "journaled-once", 20)?;
     for (round, victim) in
@@ -54,9 +67,7 @@ pub(super) fn from_files(booted: &Booted) -> Result<()> {
     let machine = &booted.machine;
     machine.sh("mkdir -p /var/log/app && chgrp adm /var/log/app && chmod 750 /var/log/app")?;
     machine.sh(&manual::block(&booted.root, "relay from files")?)?;
-    until("the relay has begun", || {
-        Ok(machine.sh("clactl query -o cat --component clad-relay")?.contains("places of").then_some(()))
-    })?;
+    begins(booted, "clad-relay@app", "places of")?;
     machine.sh("umask 027; seq -f 'line %g' 1 100 > /var/log/app/a.log; chgrp adm /var/log/app/a.log")?;
     arrive(booted, "app", 100)?;
     machine.sh(

@@ -11,7 +11,9 @@ use super::manual;
 /// Messages of a program, each with the pid that sent it: what logger was called with, and what is stored.
 fn arrives(booted: &Booted, tag: &str, logger: &str) -> Result<()> {
     let machine = &booted.machine;
-    let said = machine.sh(&format!("sh -c 'echo $$; exec {logger} --tag {tag} \"a message of {tag}\"'"))?;
+    // It lives on for a while: the journal passes its own pid on for a sender that is gone.
+    let script = format!("{{ echo 'a message of {tag}'; sleep 2; }} | sh -c 'echo $$; exec {logger} --tag {tag}'");
+    let said = machine.sh(&script)?;
     let pid = said.trim();
     let mut last = String::new();
     until(&format!("a message of {tag}"), || {
