@@ -82,17 +82,17 @@ impl Journal<'_> {
         let last = entries.next(&mut BytesMut::from(&output.stdout[..]))?;
         if let Some(cursor) = last.as_ref().and_then(JournalEntry::cursor) {
             self.cursor = Some(cursor.to_owned());
-            self.note(9, "the journal is taken from here on")?;
+            self.note(9, "the journal is taken from here on").await?;
             self.log.settle().await?;
         }
         Ok(())
     }
 
     /// A record of the relay's own, with its place.
-    fn note(&mut self, severity: i32, text: &str) -> Result<()> {
+    async fn note(&mut self, severity: i32, text: &str) -> Result<()> {
         self.moved = None;
         let place = self.cursor.clone().map(|cursor| (CURSOR_ATTRIBUTE, AnyValue::String(cursor)));
-        self.log.note(severity, text, place.into_iter().collect())
+        self.log.note(severity, text, place.into_iter().collect()).await
     }
 
     fn start(&self) -> Result<Child> {
@@ -153,7 +153,7 @@ impl Journal<'_> {
                 _ = tick.tick() => {
                     self.log.settle_ready()?;
                     if self.moved.is_some_and(|since| since.elapsed() >= NOTE_INTERVAL) {
-                        self.note(1, "entries were left out")?;
+                        self.note(1, "entries were left out").await?;
                     }
                     continue;
                 }
@@ -183,8 +183,7 @@ impl Journal<'_> {
     async fn missing(&mut self) -> Result<()> {
         metrics::lost();
         tracing::warn!("the journal has not kept the entry behind which this relay goes on: some may be missing");
-        self.log.submit().await?;
-        self.note(13, "the journal has not kept the entry behind which this relay goes on: some may be missing")
+        self.note(13, "the journal has not kept the entry behind which this relay goes on: some may be missing").await
     }
 
     async fn push(&mut self, entry: &JournalEntry) -> Result<()> {

@@ -107,7 +107,7 @@ impl Log {
 
     /// Notes in the log that the relay has begun, then in its state.
     async fn begin(&mut self, state: &mut RelayState, log_id: &str) -> Result<()> {
-        self.note(9, "this relay begins", Vec::new())?;
+        self.note(9, "this relay begins", Vec::new()).await?;
         self.settle().await?;
         state.has_begun(log_id)
     }
@@ -143,8 +143,9 @@ impl Log {
     }
 
     /// Hands over a record of the relay's own, as an append, behind those so far.
-    pub(crate) fn note(&mut self, severity: i32, text: &str, attributes: Vec<(&str, AnyValue)>) -> Result<()> {
-        debug_assert!(self.batch.is_empty(), "what was filled is handed over first");
+    /// Waits for room.
+    pub(crate) async fn note(&mut self, severity: i32, text: &str, attributes: Vec<(&str, AnyValue)>) -> Result<()> {
+        self.submit().await?;
         let own = [(NAME, AnyValue::String(self.name.clone()))];
         let attributes = own.into_iter().chain(attributes);
         let attributes = attributes.map(|(key, value)| clad_proto::KeyValue {
@@ -158,7 +159,8 @@ impl Log {
         let mut batch = self.producer.batch();
         *batch.builder() = builder;
         let (count, bytes) = (batch.count(), batch.len_bytes());
-        let ticket = self.producer.try_append_batch(&mut batch, None).context("the log takes nothing any more")?;
+        let reserved = self.producer.reserve(bytes).await.context("the log takes nothing any more")?;
+        let ticket = reserved.submit_batch(&mut batch).context("the log takes nothing any more")?;
         self.in_flight.push_back((ticket, count, bytes));
         Ok(())
     }

@@ -5,7 +5,7 @@
 //!   stored and where it goes on cannot differ, whoever is killed when.
 //! - A relay is a client like any other, without rights of its own. Its producer's id is made of its name.
 //! - Memory does not grow with what waits: a source is read no faster than the log takes it.
-//! - What could not be brought over is said in the log itself.
+//! - What could not be brought over is said in the log, or by the relay where the log itself refuses it for ever.
 //!
 //! | module | what it is |
 //! |---|---|

@@ -41,7 +41,7 @@ impl State {
     /// The state of a relay, which nobody else has now.
     pub(crate) fn of(&self, name: &str) -> Result<RelayState> {
         let path = self.0.join(format!("{name}.json"));
-        let lock = File::create(self.0.join(format!("{name}.lock"))).context("no lock")?;
+        let lock = lock_file(&self.0.join(format!("{name}.lock"))).context("no lock")?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)
             .with_context(|| format!("another process runs the relay {name}"))?;
         let known = match fs::read(&path) {
@@ -95,6 +95,14 @@ impl RelayState {
             File::open(self.path.parent().unwrap_or(Path::new(".")))?.sync_all()
         };
         write().with_context(|| format!("{} cannot be written", self.path.display()))
+    }
+}
+
+/// A lock may be another user's: root lets a relay begin again.
+fn lock_file(path: &Path) -> std::io::Result<File> {
+    match File::open(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => File::create(path),
+        opened => opened,
     }
 }
 

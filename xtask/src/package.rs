@@ -312,7 +312,8 @@ mod tests {
             let name = entry.unwrap().file_name().into_string().unwrap();
             let unit = name.ends_with(".service") || name.ends_with(".socket");
             let from = format!("deploy/{name}");
-            assert!(!unit || FILES.iter().any(|(file, _)| *file == from), "{from} is in no package");
+            let is_packaged = FILES.iter().chain(RELAY_FILES).any(|(file, _)| *file == from);
+            assert!(!unit || is_packaged, "{from} is in no package");
         }
         for folder in ["deploy/mixin/rules", "deploy/mixin/dashboards"] {
             for entry in fs::read_dir(root.join(folder)).unwrap() {

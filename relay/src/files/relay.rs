@@ -339,10 +339,9 @@ impl Files<'_> {
 
     /// Stores the places of all files, and waits for it.
     async fn store_places(&mut self) -> Result<()> {
-        self.log.submit().await?;
         let places: Vec<Place> = self.followed.iter().map(|file| file.place.clone()).collect();
         let text = place::to_text(&places)?;
-        self.log.note(1, &format!("places of {} files", places.len()), vec![(PLACES, AnyValue::String(text))])?;
+        self.log.note(1, &format!("places of {} files", places.len()), vec![(PLACES, AnyValue::String(text))]).await?;
         self.checkpoint = self.log.settle().await?.context("a record of places is not stored")?;
         (self.records_since, self.checkpoint_at) = (0, Instant::now());
         Ok(())
@@ -352,8 +351,7 @@ impl Files<'_> {
     async fn lost(&mut self, text: &str) -> Result<()> {
         metrics::lost();
         tracing::warn!("{text}");
-        self.log.submit().await?;
-        self.log.note(13, text, vec![(CHECKPOINT, AnyValue::Int(self.checkpoint.cast_signed()))])
+        self.log.note(13, text, vec![(CHECKPOINT, AnyValue::Int(self.checkpoint.cast_signed()))]).await
     }
 }
 
