@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::lines::{Found, Rules};
 use super::place::{FileId, Place};
@@ -41,8 +41,9 @@ pub(super) struct Followed {
     pub(super) file: File,
     /// No pattern finds it any more.
     pub(super) is_renamed: bool,
-    /// Its length at the last look, and since when it is so.
+    /// Its length and time of change at the last look, and since when they are so.
     length: u64,
+    modified: Option<SystemTime>,
     since: Instant,
     /// The bytes before the place are what they were.
     is_checked: bool,
@@ -73,7 +74,7 @@ pub(super) enum Look {
 impl Followed {
     pub(super) fn new(place: Place, file: File) -> Self {
         let since = Instant::now();
-        Self { place, file, is_renamed: false, length: 0, since, is_checked: false, no_newline_to: 0 }
+        Self { place, file, is_renamed: false, length: 0, modified: None, since, is_checked: false, no_newline_to: 0 }
     }
 
     /// Bytes that are not stored.
@@ -93,21 +94,22 @@ impl Followed {
 
     /// Looks behind the place.
     pub(super) fn look(&mut self, rules: &Rules, limits: Limits) -> io::Result<Look> {
-        let length = self.file.metadata()?.len();
-        if length != self.length {
-            (self.length, self.since) = (length, Instant::now());
+        let metadata = self.file.metadata()?;
+        let (length, modified) = (metadata.len(), metadata.modified().ok());
+        if length != self.length || modified != self.modified {
+            (self.length, self.modified, self.since, self.is_checked) = (length, modified, Instant::now(), false);
         }
         let position = self.place.position;
         if length < position {
             return Ok(Look::Truncated);
         }
         let is_end = self.is_renamed && self.since.elapsed() >= RENAMED_END;
-        if length == position {
-            self.is_checked = false;
-            return Ok(if is_end { Look::Done } else { Look::Nothing });
-        }
+        // Also where nothing is behind the place: the number of a file that is gone may be that of another one as long.
         if !std::mem::replace(&mut self.is_checked, true) && !self.place.fits(&self.file)? {
             return Ok(Look::Truncated);
+        }
+        if length == position {
+            return Ok(if is_end { Look::Done } else { Look::Nothing });
         }
         if self.no_newline_to == length && !is_end {
             return Ok(Look::Nothing);

@@ -97,7 +97,7 @@ impl Files<'_> {
                 Some(file) => self.followed.push(Followed::new(place, file)),
                 None => {
                     let text = format!(
-                        "{} is gone; what it had from byte {} on is lost",
+                        "{} is gone; what it had from byte {} on, if anything, is lost",
                         place.path.display(),
                         place.position
                     );
