@@ -75,7 +75,8 @@ fn a_file_that_is_gone_or_was_truncated_is_said_in_the_log() {
     let bodies = wait_for(&daemon, &mut relay, 8);
     assert_eq!(bodies[4..], ["another 1", "another 2", "another 3", "another 4"]);
     let all = left_behind(&mut daemon);
-    let gone = all.iter().filter(|body| body.contains("gone.log is gone; what it had from byte 22 on, if anything, is lost"));
+    let gone =
+        all.iter().filter(|body| body.contains("gone.log is gone; what it had from byte 22 on, if anything, is lost"));
     let cut = all.iter().filter(|body| body.contains("cut.log was truncated"));
     assert_eq!((gone.count(), cut.count()), (1, 1), "{all:#?}");
 }
