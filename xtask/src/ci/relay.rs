@@ -25,6 +25,7 @@ const CASES: [(&str, &str, &str); 17] = [
     ("relay", "records of several lines", "files::a_record_of_several_lines_is_one"),
     ("relay", "files from now on", "files::a_relay_that_begins_now_leaves_what_is_old_and_nothing_behind_it"),
     ("relay", "a file that is gone or truncated", "files::a_file_that_is_gone_or_was_truncated_is_said_in_the_log"),
+    ("relay", "a file written again", "files::a_file_that_was_written_again_to_the_same_length_is_read_again"),
     (
         "relay",
         "a log that knows nothing of it",
