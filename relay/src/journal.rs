@@ -76,7 +76,7 @@ impl Journal<'_> {
 
     /// Fixes the last entry that there is as the place to go on behind, before any is stored.
     async fn begin_now(&mut self) -> Result<()> {
-        let output = self.journalctl().args(["--lines=1"]).output().await;
+        let output = self.journalctl().arg("--lines=1").args(&self.from.matches).output().await;
         let output = output.with_context(|| format!("{} cannot be run", self.from.journalctl.display()))?;
         let mut entries = ExportEntries::new(ENTRY_BYTES_MAX);
         let last = entries.next(&mut BytesMut::from(&output.stdout[..]))?;
@@ -226,7 +226,7 @@ impl Journal<'_> {
     }
 }
 
-/// Two cursors are of one entry: journalctl compares no more where both have a sequence and its id.
+/// Two cursors are of one entry. Their last part is a hash, which is another one in a file that was written again.
 fn same_entry(one: &str, other: &str) -> bool {
     let part = |cursor: &str, name: &str| {
         cursor.split(';').find_map(|part| part.strip_prefix(name)?.strip_prefix('=').map(str::to_owned))

@@ -142,8 +142,7 @@ impl Log {
         self.settle_ready()
     }
 
-    /// Hands over a record of the relay's own, as an append, behind those so far.
-    /// Waits for room.
+    /// Hands over a record of the relay's own, as an append, behind those so far. Waits for room.
     pub(crate) async fn note(&mut self, severity: i32, text: &str, attributes: Vec<(&str, AnyValue)>) -> Result<()> {
         self.submit().await?;
         let own = [(NAME, AnyValue::String(self.name.clone()))];

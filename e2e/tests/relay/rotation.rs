@@ -18,18 +18,27 @@ fn over_rotations(paths: &str, rotate: impl Fn(&Path)) {
     let mut daemon = daemon();
     let mut relay = Relay::new(&daemon, &format!("{FROM}{paths}"));
     let (log, mut written, mut killed) = (relay.path("app.log"), 0, 0);
+    let write = |written: &mut u64, lines: u64| {
+        let text = (*written..*written + lines).map(|line| format!("line {line}\n")).collect::<String>();
+        *written += lines;
+        append(&log, &text);
+    };
     for rotation in 0..ROTATIONS {
         relay.keep();
         let lines = 50 + rng.number() % 500;
-        let text = (written..written + lines).map(|line| format!("line {line}\n")).collect::<String>();
-        written += lines;
-        append(&log, &text);
+        write(&mut written, lines);
         // Some of it is read at the time.
         let part = 1 + rng.number() % lines;
         wait_for(&daemon, &mut relay, usize::try_from(written - lines + part).expect("few"));
         if rotation % 2 == 0 || rotation * kills / ROTATIONS > killed {
             killed += 1;
-            if rng.number().is_multiple_of(2) { kill_daemon(&mut daemon) } else { relay.kill9() }
+            if rng.number().is_multiple_of(2) {
+                kill_daemon(&mut daemon)
+            } else {
+                relay.kill9()
+            }
+            // Nobody has read these when the file is rotated.
+            write(&mut written, 1 + rng.number() % 300);
         }
         rotate(&log);
     }

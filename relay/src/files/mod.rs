@@ -1,4 +1,4 @@
-//! Files that programs write: followed by device and inode, over renames and truncation.
+//! Files that programs write: followed by device, inode and birth, over renames and truncation.
 //!
 //! Invariants:
 //! - The last record of each append says how far its file is stored. Now and then a record has the places of all files, and

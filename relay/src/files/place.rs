@@ -4,6 +4,7 @@ use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
 use anyhow::{Context, Result};
 use clad_proto::AnyValue;
@@ -14,6 +15,7 @@ use crate::log::LastRecord;
 
 const DEVICE: &str = "log.file.device";
 const INODE: &str = "log.file.inode";
+const BORN: &str = "clad.source.born";
 /// Bytes of the file up to the end of a record.
 pub(crate) const POSITION: &str = "log.file.position";
 pub(super) const PATH: &str = "log.file.path";
@@ -25,16 +27,20 @@ pub(super) const PLACES: &str = "clad.source.places";
 /// Bytes before a place that are checked.
 const CHECK_BYTES: u64 = 256;
 
-/// A file, whatever it is called.
+/// A file, whatever it is called. The number of one that is gone is soon given to another, so it is known by its birth too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(super) struct FileId {
     pub(super) device: u64,
     pub(super) inode: u64,
+    /// Unix nanoseconds; 0 where the file system does not say.
+    born: u64,
 }
 
 impl FileId {
     pub(super) fn of(metadata: &Metadata) -> Self {
-        Self { device: metadata.dev(), inode: metadata.ino() }
+        let born = metadata.created().ok().and_then(|born| born.duration_since(UNIX_EPOCH).ok());
+        let born = born.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(0));
+        Self { device: metadata.dev(), inode: metadata.ino(), born }
     }
 }
 
@@ -54,10 +60,9 @@ impl Place {
         Self { id, path: path.to_owned(), position: 0, check: 0 }
     }
 
-    /// Moves to a position of the file, whose last bytes before it are these.
-    pub(super) fn moved(&self, position: u64, file: &File) -> io::Result<Self> {
-        let check = check_of(file, position)?.unwrap_or(0);
-        Ok(Self { position, check, ..self.clone() })
+    /// The place at a position of the file; nothing where the file has become shorter.
+    pub(super) fn moved(&self, position: u64, file: &File) -> io::Result<Option<Self>> {
+        Ok(check_of(file, position)?.map(|check| Self { position, check, ..self.clone() }))
     }
 
     /// The file has the bytes before the place that it had.
@@ -73,10 +78,11 @@ impl Place {
     }
 
     /// Attributes of the last record of an append.
-    pub(super) fn attributes(&self, checkpoint: u64) -> [(&'static str, i64); 5] {
+    pub(super) fn attributes(&self, checkpoint: u64) -> [(&'static str, i64); 6] {
         [
             (DEVICE, self.id.device.cast_signed()),
             (INODE, self.id.inode.cast_signed()),
+            (BORN, self.id.born.cast_signed()),
             (POSITION, self.position.cast_signed()),
             (CHECK, self.check.cast_signed()),
             (CHECKPOINT, checkpoint.cast_signed()),
@@ -89,7 +95,7 @@ impl Place {
             Some(AnyValue::Int(number)) => Some(number.cast_unsigned()),
             _ => None,
         };
-        let id = FileId { device: number(DEVICE)?, inode: number(INODE)? };
+        let id = FileId { device: number(DEVICE)?, inode: number(INODE)?, born: number(BORN)? };
         Some(Self { id, path: path.into(), position: number(POSITION)?, check: number(CHECK)? })
     }
 }

@@ -330,7 +330,8 @@ impl Files<'_> {
         }
         let mut place = Place::at_start(id, path);
         if start == Start::Now {
-            place = place.moved(last_line_end(&file, length)?, &file)?;
+            let end = last_line_end(&file, length)?;
+            place = place.moved(end, &file)?.with_context(|| format!("{} was truncated", path.display()))?;
         }
         tracing::info!("{} from byte {} on", path.display(), place.position);
         self.followed.push(Followed::new(place, file));

@@ -244,6 +244,23 @@ fn need_what(what: &str, packages: &[&str], is_here: impl Fn() -> bool) -> Resul
     Ok(())
 }
 
+/// Unpacks Debian packages below the build folder, without installing them; nothing to do where these programs are there.
+fn unpacked(root: &Path, name: &str, packages: &[&str], programs: &[&str]) -> Result<PathBuf> {
+    let folder = target(root).join(name);
+    let (downloads, tree) = (folder.join("packages"), folder.join("root"));
+    if programs.iter().all(|program| tree.join(program).is_file()) {
+        return Ok(tree);
+    }
+    std::fs::create_dir_all(&downloads).with_context(|| format!("no folder {}", downloads.display()))?;
+    let apt = |words: &[&str]| output(Command::new("apt-get").current_dir(&downloads).args(words)).map(drop);
+    apt(&["update", "--quiet"])?;
+    apt(&[&["download", "--quiet"], packages].concat())?;
+    for package in std::fs::read_dir(&downloads)? {
+        output(Command::new("dpkg").arg("-x").arg(package?.path()).arg(&tree))?;
+    }
+    Ok(tree)
+}
+
 /// Builds a binary of the workspace and answers its path.
 fn build(root: &Path, name: &str) -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());

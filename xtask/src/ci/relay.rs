@@ -4,14 +4,13 @@
 //! Invariants: the relay is a workspace of its own, built and judged here; systemd's programs are unpacked below the build
 //! folder, and not installed. The cases are the tests in `e2e/tests/relay` and `e2e/tests/journald`.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
 use super::disk::{built_tests, call, closing_words};
-use super::{Run, need, output, target};
+use super::{Run, need, output, target, unpacked};
 
 const KILLS_DEFAULT: u64 = 30;
 /// Entries of the journal for each kill.
@@ -77,7 +76,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         run.case(case, || cargo(&relay_target(&root), &workspace, words));
     }
     let relay = built(&run.root)?;
-    let programs = unpacked(&run.root)?;
+    let programs = unpacked(&run.root, "journald", &PACKAGES, &["lib/systemd/systemd-journal-upload"])?;
     let (relays, uploads) = (built_tests(&run.root, "relay")?, built_tests(&run.root, "journald")?);
     for (tests, case, test) in CASES {
         let tests = if tests == "relay" { &relays } else { &uploads };
@@ -112,21 +111,4 @@ fn relay_target(root: &Path) -> PathBuf {
 fn cargo(target: &Path, workspace: &Path, words: &[&str]) -> Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     output(Command::new(cargo).current_dir(workspace).env("CARGO_TARGET_DIR", target).args(words)).map(drop)
-}
-
-/// The packages, unpacked.
-fn unpacked(root: &Path) -> Result<PathBuf> {
-    let folder = target(root).join("journald");
-    let (packages, programs) = (folder.join("packages"), folder.join("root"));
-    if programs.join("lib/systemd/systemd-journal-upload").is_file() {
-        return Ok(programs);
-    }
-    fs::create_dir_all(&packages).with_context(|| format!("no folder {}", packages.display()))?;
-    let apt = |words: &[&str]| output(Command::new("apt-get").current_dir(&packages).args(words)).map(drop);
-    apt(&["update", "--quiet"])?;
-    apt(&[&["download", "--quiet"], &PACKAGES[..]].concat())?;
-    for package in fs::read_dir(&packages)? {
-        output(Command::new("dpkg").arg("-x").arg(package?.path()).arg(&programs))?;
-    }
-    Ok(programs)
 }

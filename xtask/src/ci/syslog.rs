@@ -4,14 +4,10 @@
 //! Invariants: rsyslog and syslog-ng exclude each other on a host, and would be its log at once: their packages are unpacked
 //! below the build folder, and not installed. The cases are the tests in `e2e/tests/syslog`.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
 use anyhow::{Context, Result, bail, ensure};
 
 use super::disk::{built_tests, call, closing_words};
-use super::{Run, build, need, output, target};
+use super::{Run, build, need, output, unpacked};
 
 const KILLS_DEFAULT: u64 = 20;
 /// Senders, and libraries of theirs that a plain Debian does not have.
@@ -54,7 +50,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     need("cc", &["gcc", "libc6-dev"])?;
     need("python3", &["python3"])?;
     need("logger", &["bsdutils"])?;
-    let programs = unpacked(&run.root)?;
+    let programs = unpacked(&run.root, "syslog", &PACKAGES, &["usr/sbin/syslog-ng", "usr/sbin/rsyslogd"])?;
     let bench = build(&run.root, "clad-benches")?;
     let tests = built_tests(&run.root, "syslog")?;
     for (case, test) in CASES {
@@ -71,21 +67,4 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         });
     }
     Ok(())
-}
-
-/// The packages, unpacked.
-fn unpacked(root: &Path) -> Result<PathBuf> {
-    let folder = target(root).join("syslog");
-    let (packages, programs) = (folder.join("packages"), folder.join("root"));
-    if programs.join("usr/sbin/syslog-ng").is_file() && programs.join("usr/sbin/rsyslogd").is_file() {
-        return Ok(programs);
-    }
-    fs::create_dir_all(&packages).with_context(|| format!("no folder {}", packages.display()))?;
-    let apt = |words: &[&str]| output(Command::new("apt-get").current_dir(&packages).args(words)).map(drop);
-    apt(&["update", "--quiet"])?;
-    apt(&[&["download", "--quiet"], &PACKAGES[..]].concat())?;
-    for package in fs::read_dir(&packages)? {
-        output(Command::new("dpkg").arg("-x").arg(package?.path()).arg(&programs))?;
-    }
-    Ok(programs)
 }
