@@ -93,16 +93,12 @@ impl Fake {
 
     /// Takes the next client and reads its greeting.
     pub(crate) async fn meet(&self) -> Peer {
-        self.try_meet().await.expect("the client hung up")
+        Peer::meet(self.connection().await).await.expect("the client hung up")
     }
 
-    /// The same; nothing when the client hangs up before it says anything, as one that ends may.
-    pub(crate) async fn try_meet(&self) -> Option<Peer> {
-        let (stream, _) = soon(self.listener.accept()).await.expect("a client");
-        let mut peer = Peer { stream, buf: BytesMut::new(), hello: Hello::default() };
-        let Frame::Hello(hello) = peer.try_next().await? else { panic!("HELLO comes first") };
-        peer.hello = hello;
-        Some(peer)
+    /// Takes the next connection.
+    pub(crate) async fn connection(&self) -> UnixStream {
+        soon(self.listener.accept()).await.expect("a client").0
     }
 
     /// Takes the next client and welcomes it.
@@ -120,6 +116,14 @@ impl Fake {
 }
 
 impl Peer {
+    /// Reads the greeting; nothing when the client hangs up before it says anything, as one that ends may.
+    pub(crate) async fn meet(stream: UnixStream) -> Option<Self> {
+        let mut peer = Self { stream, buf: BytesMut::new(), hello: Hello::default() };
+        let Frame::Hello(hello) = peer.try_next().await? else { panic!("HELLO comes first") };
+        peer.hello = hello;
+        Some(peer)
+    }
+
     /// The next frame; nothing when the client hangs up.
     pub(crate) async fn try_next(&mut self) -> Option<Frame> {
         soon(async {

@@ -154,8 +154,10 @@ fn what_is_no_upload_is_refused_in_words_and_costs_no_entry_before_it() {
         ),
     ] {
         let mut upload = Upload::begin(&daemon, headers);
-        upload.send(body).expect("sent");
-        let (got, answer) = upload.end();
+        // What the headers alone refuse is answered before the body, whose bytes may find the connection closed.
+        let sent = upload.send(body).and_then(|()| upload.0.write_all(b"0\r\n\r\n"));
+        assert!(sent.is_ok() || status == 415 || words.starts_with("clad-ack"), "{headers}: {sent:?}");
+        let (got, answer) = upload.answer();
         assert!(got == status && answer.contains(words), "{headers}: {answer}");
     }
     assert_eq!((uploads(&daemon, "unsupported"), uploads(&daemon, "invalid")), (3.0, 3.0));

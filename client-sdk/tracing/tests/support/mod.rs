@@ -12,7 +12,7 @@ use clad_proto::{PayloadView, frame::*};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::{net::UnixStream, sync::watch};
 
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
@@ -107,13 +107,13 @@ async fn run(
         }
         let mut cut = served.clone();
         tokio::select! {
-            peer = fake.try_meet() => {
-                let Some(peer) = peer else { continue };
+            connection = fake.connection() => {
                 let (log, synced) = (log.clone(), synced.clone());
                 let highest = *offered.lock().expect("sound");
                 tokio::spawn(async move {
+                    // A connection that says nothing holds up no other: a child of fork keeps its parent's open.
                     tokio::select! {
-                        () = serve(peer, &log, highest, synced) => {}
+                        () = serve(connection, &log, highest, synced) => {}
                         _ = cut.wait_for(|served| !*served) => {}
                     }
                 });
@@ -123,7 +123,8 @@ async fn run(
     }
 }
 
-async fn serve(mut peer: frames::Peer, log: &Mutex<Log>, highest: AckLevel, mut synced: watch::Receiver<bool>) {
+async fn serve(connection: UnixStream, log: &Mutex<Log>, highest: AckLevel, mut synced: watch::Receiver<bool>) {
+    let Some(mut peer) = frames::Peer::meet(connection).await else { return };
     let id = peer.hello.producer_id;
     let mut welcome = frames::welcome(&peer.hello);
     welcome.highest_ack = highest;
