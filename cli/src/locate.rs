@@ -17,7 +17,7 @@ use crate::exit::Stop;
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Which daemon")]
 pub(crate) struct Which {
-    /// Address for records: unix://PATH, tcp://HOST:PORT, grpc://HOST:PORT, or shm://PATH for a ring on that socket [default: unix:// and clad.sock in the first that exists of $RUNTIME_DIRECTORY, /run/clad, ./clad-data] [env: CLAD_SERVER]
+    /// Address for records: unix://PATH, tcp://HOST:PORT, grpc://HOST:PORT, within TLS tcp+tls:// and grpcs://, or shm://PATH for a ring on that socket [default: unix:// and clad.sock in the first that exists of $RUNTIME_DIRECTORY, /run/clad, ./clad-data] [env: CLAD_SERVER]
     #[arg(long, global = true, value_name = "ADDRESS")]
     pub(crate) server: Option<String>,
     /// Socket for administration: unix://PATH [default beside --server or CLAD_SERVER unix://DIR/NAME or shm://DIR/NAME: DIR/admin.sock] [env: CLAD_ADMIN]

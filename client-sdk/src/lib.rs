@@ -88,6 +88,8 @@ pub use producer::{Batch, Call, Overload, Producer, ProducerBuilder, Reservation
 pub use reader::{Chunk, Event, Gap, Reader, ReaderBuilder, Start};
 pub use receipt::Receipt;
 pub use stats::{Stats, Summary};
+#[cfg(feature = "tls")]
+pub use transport::address::TlsHost;
 pub use transport::address::{Address, DEFAULT_GRPC_PORT, DEFAULT_TCP_PORT, HostPort, ParseAddressError};
 
 #[doc(no_inline)]

@@ -16,6 +16,7 @@ pub mod ops;
 mod read;
 mod sync;
 mod text;
+mod tls;
 
 #[doc(hidden)]
 pub use ingest::syslog::{split_relp, split_syslog, take_apart as take_syslog_apart};

@@ -85,7 +85,9 @@ pub(super) struct Flown {
 impl Load {
     /// Makes all of it; `acked` counts records while it goes on, `report` is called now and then.
     pub(super) fn run(&self, report: impl FnMut(u64)) -> anyhow::Result<Loaded> {
-        if self.sdk || matches!(self.address, Address::Shm(_) | Address::Grpc(_)) {
+        if self.sdk
+            || matches!(self.address, Address::Shm(_) | Address::Grpc(_) | Address::TcpTls(_) | Address::Grpcs(_))
+        {
             return self.run_by_sdk(report);
         }
         let append = Intent { append: true, read: false };

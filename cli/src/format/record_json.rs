@@ -101,6 +101,9 @@ fn peer_meta(out: &mut String, peer_meta: &PeerMeta) {
     if let Some(address) = peer_meta.address {
         object.string("address", &address.to_string());
     }
+    if let Some(identity) = &peer_meta.identity {
+        object.string("identity", identity);
+    }
     let numbers = [
         ("uid", peer_meta.uid.map(u64::from)),
         ("gid", peer_meta.gid.map(u64::from)),

@@ -71,6 +71,10 @@ fn sender(entry: &Entry<'_>, out: &mut String) {
             let _ = write!(out, ", {key} {value}");
         }
     }
+    if let Some(identity) = &seen.identity {
+        out.push_str(", identity ");
+        json::string(out, identity);
+    }
 }
 
 fn put(out: &mut String, text: fmt::Arguments<'_>) {

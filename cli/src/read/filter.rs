@@ -64,6 +64,8 @@ pub(crate) struct Filter {
     pub(crate) priorities: Option<Priorities>,
     /// Of one of these components; none is all.
     pub(crate) components: Vec<String>,
+    /// Of senders with one of these names in their certificates; none is all.
+    pub(crate) identities: Vec<String>,
     /// With this in the body.
     pub(crate) pattern: Option<Regex>,
 }
@@ -80,7 +82,7 @@ fn ignores_case(text: &str) -> bool {
 impl Filter {
     /// Returns true if a record is shown.
     pub(crate) fn lets(&self, entry: &Entry<'_>) -> bool {
-        self.time(entry) && self.severity(entry) && self.component(entry) && self.body(entry)
+        self.time(entry) && self.severity(entry) && self.component(entry) && self.identity(entry) && self.body(entry)
     }
 
     /// Filter that a daemon is asked for; nothing where that would be every record, or is more than a daemon is asked.
@@ -117,6 +119,12 @@ impl Filter {
     fn component(&self, entry: &Entry<'_>) -> bool {
         self.components.is_empty()
             || entry.group.component().is_some_and(|name| self.components.iter().any(|wanted| wanted == name))
+    }
+
+    /// A daemon is not asked for these: what comes along is looked at here.
+    fn identity(&self, entry: &Entry<'_>) -> bool {
+        let identity = entry.peer_meta.identity.as_ref();
+        self.identities.is_empty() || identity.is_some_and(|identity| self.identities.contains(identity))
     }
 
     fn body(&self, entry: &Entry<'_>) -> bool {

@@ -82,6 +82,9 @@ pub(crate) struct FilterArgs {
     /// From this component (service.name); may be repeated
     #[arg(short = 't', long, value_name = "NAME")]
     pub(crate) component: Vec<String>,
+    /// From a sender with this name in its certificate; may be repeated
+    #[arg(long, value_name = "NAME")]
+    pub(crate) identity: Vec<String>,
     /// With a body that this regular expression finds; without capitals it ignores case
     #[arg(short, long, value_name = "PATTERN", allow_hyphen_values = true)]
     pub(crate) grep: Option<String>,
@@ -195,6 +198,7 @@ impl FilterArgs {
             until,
             priorities: self.priority,
             components: self.component.clone(),
+            identities: self.identity.clone(),
             pattern: pattern.map_err(|error| Stop::usage(format!("--grep: {error}")))?,
         })
     }

@@ -43,7 +43,7 @@ pub(crate) struct Gap {
 #[derive(Debug)]
 pub(crate) struct Piece {
     pub(crate) head: RecordsHead,
-    pub(crate) peer_meta: PeerMeta,
+    pub(crate) peer_meta: Box<PeerMeta>,
     pub(crate) payload: Bytes,
 }
 
@@ -72,7 +72,7 @@ impl Gap {
 impl From<Chunk> for Piece {
     fn from(chunk: Chunk) -> Self {
         let (head, peer_meta, payload) = chunk.into_append();
-        Self { head, peer_meta, payload }
+        Self { head, peer_meta: Box::new(peer_meta), payload }
     }
 }
 

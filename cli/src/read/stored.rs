@@ -151,7 +151,7 @@ impl FilesStream<'_> {
                 skip: 0,
                 take: header.count,
             };
-            let peer_meta = PeerMeta::decode(chunk.peer_meta).unwrap_or_default();
+            let peer_meta = Box::new(PeerMeta::decode(chunk.peer_meta).unwrap_or_default());
             let payload = Bytes::copy_from_slice(chunk.payload);
             self.ready.push_back(Event::Records(Piece { head, peer_meta, payload }));
         }

@@ -10,7 +10,6 @@ use super::{
 };
 use crate::{
     Address, ConnectError, ReadError,
-    transport::address::HostPort,
     transport::{channel, of_status},
 };
 use clad_proto::{
@@ -40,14 +39,9 @@ impl std::fmt::Debug for GrpcSource {
 }
 
 impl GrpcSource {
-    pub(super) async fn open(
-        plan: &Plan,
-        at: &HostPort,
-        start: Start,
-        limit: Option<NonZeroU64>,
-    ) -> Result<Opened<Self>, ReadError> {
+    pub(super) async fn open(plan: &Plan, start: Start, limit: Option<NonZeroU64>) -> Result<Opened<Self>, ReadError> {
         let fail = |status: Status| of_connect(of_status(&plan.address, &status), start);
-        let channel = channel(&plan.address, at).await.map_err(|error| of_connect(error, start))?;
+        let channel = channel(&plan.address).await.map_err(|error| of_connect(error, start))?;
         let mut client = LogClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
         let log_id = match start {
             Start::Cursor(cursor) => cursor.log_id,
@@ -138,6 +132,7 @@ fn chunk(records: &v1::Records) -> Result<Chunk, ReadError> {
         uid: peer_meta.uid,
         gid: peer_meta.gid,
         address: peer_meta.address.as_ref().and_then(|address| address.parse().ok()),
+        identity: peer_meta.identity.clone(),
         ..PeerMeta::default()
     });
     let head = RecordsHead {

@@ -19,8 +19,13 @@ impl Source {
     pub(super) async fn open(plan: &Plan, start: Start, limit: Option<NonZeroU64>) -> Result<Opened<Self>, ReadError> {
         match &plan.address {
             #[cfg(feature = "grpc")]
-            crate::Address::Grpc(at) => {
-                let opened = super::grpc::GrpcSource::open(plan, at, start, limit).await?;
+            crate::Address::Grpc(_) => {
+                let opened = super::grpc::GrpcSource::open(plan, start, limit).await?;
+                Ok(opened.map(|source| Self::Grpc(Box::new(source))))
+            }
+            #[cfg(all(feature = "grpc", feature = "tls"))]
+            crate::Address::Grpcs(_) => {
+                let opened = super::grpc::GrpcSource::open(plan, start, limit).await?;
                 Ok(opened.map(|source| Self::Grpc(Box::new(source))))
             }
             _ => {

@@ -1,8 +1,12 @@
 //! Where a daemon listens.
 //!
-//! Text forms: `unix://PATH`, `shm://PATH` (of the same socket), `tcp://HOST:PORT`, `grpc://HOST:PORT`. Shorter: the
-//! two slashes may be left out (`unix:PATH`). A missing port is the daemon's default one. A text that starts with `/`
-//! or `.` is the path of a Unix socket. A host is a name, an IPv4 address, or an IPv6 address in brackets.
+//! Text forms: `unix://PATH`, `shm://PATH` (of the same socket), `tcp://HOST:PORT`, `grpc://HOST:PORT`, and over TLS
+//! `tcp+tls://HOST:PORT`, `grpcs://HOST:PORT`. Shorter: the two slashes may be left out (`unix:PATH`). A missing port is the
+//! daemon's default one. A text that starts with `/` or `.` is the path of a Unix socket. A host is a name, an IPv4 address, or
+//! an IPv6 address in brackets.
+//!
+//! Over TLS, settings may follow: `?ca=FILE&cert=FILE&key=FILE&server_name=NAME`, each once, in any order. Those that are left
+//! out come from `CLAD_TLS_CA`, `CLAD_TLS_CERT`, `CLAD_TLS_KEY`, `CLAD_TLS_SERVER_NAME`, where they are set. A value ends at `&`.
 
 use std::{fmt, path::PathBuf, str::FromStr};
 
@@ -21,9 +25,97 @@ pub enum Address {
     Shm(PathBuf),
     /// The framed protocol on TCP.
     Tcp(HostPort),
+    /// The framed protocol on TCP, within TLS.
+    #[cfg(feature = "tls")]
+    TcpTls(Box<TlsHost>),
     /// gRPC.
     #[cfg(feature = "grpc")]
     Grpc(HostPort),
+    /// gRPC within TLS.
+    #[cfg(all(feature = "grpc", feature = "tls"))]
+    Grpcs(Box<TlsHost>),
+}
+
+/// A host that is spoken to within TLS.
+#[cfg(feature = "tls")]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct TlsHost {
+    /// Host and port.
+    pub at: HostPort,
+    /// File with the authorities that the daemon's certificate is checked by (PEM).
+    pub ca: Option<PathBuf>,
+    /// File with the certificate of this client (PEM), and the issuers behind it.
+    pub cert: Option<PathBuf>,
+    /// File with its key (PEM).
+    pub key: Option<PathBuf>,
+    /// Name that the daemon's certificate is to have. Default: the host.
+    pub server_name: Option<String>,
+}
+
+#[cfg(feature = "tls")]
+impl TlsHost {
+    /// A host, without settings.
+    fn new(at: HostPort) -> Self {
+        Self { at, ca: None, cert: None, key: None, server_name: None }
+    }
+
+    fn parse(text: &str, default: u16) -> Result<Self, ParseAddressError> {
+        let (at, settings) = text.split_once('?').unwrap_or((text, ""));
+        let mut host = Self::new(host_port(at, default)?);
+        for setting in settings.split('&').filter(|setting| !setting.is_empty()) {
+            let bad = || ParseAddressError::Setting(setting.to_owned());
+            let (name, value) = setting.split_once('=').filter(|(_, value)| !value.is_empty()).ok_or_else(bad)?;
+            let is_new = match name {
+                "ca" => host.ca.replace(value.into()).is_none(),
+                "cert" => host.cert.replace(value.into()).is_none(),
+                "key" => host.key.replace(value.into()).is_none(),
+                "server_name" => host.server_name.replace(value.to_owned()).is_none(),
+                _ => false,
+            };
+            if !is_new {
+                return Err(bad());
+            }
+        }
+        Ok(host)
+    }
+
+    /// With the environment's settings for those that it leaves out.
+    pub(crate) fn with_environment(&self) -> Self {
+        let path = |own: &Option<PathBuf>, name: &str| {
+            let set = || std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+            own.clone().or_else(set)
+        };
+        let name = || std::env::var("CLAD_TLS_SERVER_NAME").ok().filter(|value| !value.is_empty());
+        Self {
+            at: self.at.clone(),
+            ca: path(&self.ca, "CLAD_TLS_CA"),
+            cert: path(&self.cert, "CLAD_TLS_CERT"),
+            key: path(&self.key, "CLAD_TLS_KEY"),
+            server_name: self.server_name.clone().or_else(name),
+        }
+    }
+}
+
+#[cfg(feature = "tls")]
+impl fmt::Display for TlsHost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.at)?;
+        let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+        let settings = [
+            ("ca", path(&self.ca)),
+            ("cert", path(&self.cert)),
+            ("key", path(&self.key)),
+            ("server_name", self.server_name.clone()),
+        ];
+        let mut before = '?';
+        for (name, value) in settings {
+            if let Some(value) = value {
+                write!(f, "{before}{name}={value}")?;
+                before = '&';
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A host and a port.
@@ -43,11 +135,17 @@ pub enum ParseAddressError {
     #[error("`{0}` is not an address: unix://PATH, shm://PATH, tcp://HOST:PORT or grpc://HOST:PORT is wanted")]
     NoScheme(String),
     /// A transport that this build does not speak.
-    #[error("`{0}` is not a transport of this client: unix, shm, tcp{grpc} are", grpc = if cfg!(feature = "grpc") { ", grpc" } else { "" })]
+    #[error("`{0}` is not a transport of this client: unix, shm, tcp{grpc}{tls} are", grpc = if cfg!(feature = "grpc") { ", grpc" } else { "" }, tls = if cfg!(feature = "tls") { ", tcp+tls, grpcs" } else { "" })]
     UnknownScheme(String),
     /// A Unix or shared-memory address without a path.
     #[error("`{0}` names no path: unix://PATH or shm://PATH is wanted")]
     NoPath(String),
+    /// A setting of TLS that there is not, or twice.
+    #[cfg(feature = "tls")]
+    #[error(
+        "`{0}` is no setting of TLS, or there twice: ca=FILE, cert=FILE, key=FILE, server_name=NAME are, with & between"
+    )]
+    Setting(String),
     /// Not a host and a port.
     #[error("`{0}` is not HOST:PORT")]
     HostPort(String),
@@ -89,6 +187,10 @@ impl fmt::Display for Address {
             Self::Tcp(at) => write!(f, "tcp://{at}"),
             #[cfg(feature = "grpc")]
             Self::Grpc(at) => write!(f, "grpc://{at}"),
+            #[cfg(feature = "tls")]
+            Self::TcpTls(host) => write!(f, "tcp+tls://{host}"),
+            #[cfg(all(feature = "grpc", feature = "tls"))]
+            Self::Grpcs(host) => write!(f, "grpcs://{host}"),
         }
     }
 }
@@ -119,6 +221,10 @@ impl FromStr for Address {
             "tcp" => host_port(rest, DEFAULT_TCP_PORT).map(Self::Tcp),
             #[cfg(feature = "grpc")]
             "grpc" => host_port(rest, DEFAULT_GRPC_PORT).map(Self::Grpc),
+            #[cfg(feature = "tls")]
+            "tcp+tls" => TlsHost::parse(rest, DEFAULT_TCP_PORT).map(Box::new).map(Self::TcpTls),
+            #[cfg(all(feature = "grpc", feature = "tls"))]
+            "grpcs" => TlsHost::parse(rest, DEFAULT_GRPC_PORT).map(Box::new).map(Self::Grpcs),
             other => Err(ParseAddressError::UnknownScheme(other.to_owned())),
         }
     }
@@ -163,6 +269,12 @@ mod tests {
             ("tcp://[::1]", "tcp://[::1]:7440"),
             #[cfg(feature = "grpc")]
             ("grpc://logs.example:1/", "grpc://logs.example:1"),
+            #[cfg(feature = "tls")]
+            ("tcp+tls://logs.example", "tcp+tls://logs.example:7440"),
+            #[cfg(feature = "tls")]
+            ("tcp+tls://[::1]:9?server_name=a&ca=/x/ca.pem", "tcp+tls://[::1]:9?ca=/x/ca.pem&server_name=a"),
+            #[cfg(all(feature = "grpc", feature = "tls"))]
+            ("grpcs:h?cert=c&key=k", "grpcs://h:7441?cert=c&key=k"),
         ] {
             let address: Address = text.parse().expect(text);
             assert_eq!(address.to_string(), canonical);
@@ -183,6 +295,12 @@ mod tests {
             ("tcp://h:70000", HostPort("h:70000".into())),
             ("tcp://[::1", HostPort("[::1".into())),
             ("tcp://::1", HostPort("::1".into())),
+            #[cfg(feature = "tls")]
+            ("tcp+tls://h?ca=a&ca=b", Setting("ca=b".into())),
+            #[cfg(feature = "tls")]
+            ("tcp+tls://h?cipher=x", Setting("cipher=x".into())),
+            #[cfg(feature = "tls")]
+            ("tcp+tls://h?ca=", Setting("ca=".into())),
         ] {
             assert_eq!(text.parse::<Address>(), Err(error));
         }

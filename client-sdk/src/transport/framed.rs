@@ -114,7 +114,7 @@ impl Framed {
 
     /// Sends what is in line.
     pub(crate) async fn send_all(&mut self) -> Result<(), ConnectError> {
-        while !self.out.is_empty() {
+        while !self.out.is_empty() || self.stream.wants_write() {
             self.exchange().await?;
         }
         Ok(())
@@ -153,7 +153,8 @@ impl Framed {
 
     /// Waits until bytes can be read or written, and does it.
     async fn exchange(&mut self) -> Result<(), ConnectError> {
-        let interest = if self.out.is_empty() { Interest::READABLE } else { Interest::READABLE | Interest::WRITABLE };
+        let is_sent = self.out.is_empty() && !self.stream.wants_write();
+        let interest = if is_sent { Interest::READABLE } else { Interest::READABLE | Interest::WRITABLE };
         let ready = self.stream.ready(interest).await.map_err(|error| io_error(&self.address, error))?;
         if ready.is_writable()
             && let Err(error) = self.write_now()
@@ -168,6 +169,10 @@ impl Framed {
     }
 
     fn write_now(&mut self) -> io::Result<()> {
+        match self.stream.try_flush() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            flushed => flushed?,
+        }
         while !self.out.is_empty() {
             match self.stream.try_write_vectored(&self.out.slices()) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),

@@ -4,7 +4,7 @@
 //! that tonic has by default a stream is several times slower.
 
 use super::answer::Answer;
-use crate::{Address, ConnectError, session::Out, transport::address::HostPort};
+use crate::{Address, ConnectError, session::Out};
 use clad_proto::{
     ErrorCode, ErrorInfo, PayloadView,
     frame::{Accepted, Flush, Hello, Refused, Welcome},
@@ -19,6 +19,8 @@ use clad_proto::{
 use std::{collections::VecDeque, error::Error, future::Future, io, pin::pin, sync::Arc, task::Poll, time::Duration};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
+#[cfg(feature = "tls")]
+use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 use tonic::{
     Code, Status, Streaming,
     transport::{Channel, Endpoint},
@@ -52,9 +54,8 @@ impl std::fmt::Debug for Grpc {
 }
 
 /// A channel to a daemon.
-pub(crate) async fn channel(address: &Address, at: &HostPort) -> Result<Channel, ConnectError> {
-    let endpoint = Endpoint::from_shared(format!("http://{at}"))
-        .map_err(|error| ConnectError::Protocol { address: address.clone(), what: error.to_string() })?
+pub(crate) async fn channel(address: &Address) -> Result<Channel, ConnectError> {
+    let endpoint = endpoint(address)?
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .tcp_nodelay(true)
@@ -62,6 +63,28 @@ pub(crate) async fn channel(address: &Address, at: &HostPort) -> Result<Channel,
         .keep_alive_timeout(KEEP_ALIVE)
         .keep_alive_while_idle(true);
     endpoint.connect().await.map_err(|error| of_transport(address, &error))
+}
+
+fn endpoint(address: &Address) -> Result<Endpoint, ConnectError> {
+    let wrong = |error: &dyn Error| ConnectError::Protocol { address: address.clone(), what: error.to_string() };
+    match address {
+        #[cfg(feature = "tls")]
+        Address::Grpcs(host) => {
+            let host = host.with_environment();
+            let no_files = |error| ConnectError::Io { address: address.clone(), error: Arc::new(error) };
+            let files = super::tls::Files::read(&host).map_err(no_files)?;
+            let name = host.server_name.clone().unwrap_or_else(|| host.at.host.clone());
+            let mut tls =
+                ClientTlsConfig::new().ca_certificate(Certificate::from_pem(files.authorities)).domain_name(name);
+            if let Some((cert, key)) = files.own {
+                tls = tls.identity(Identity::from_pem(cert, key));
+            }
+            let endpoint = Endpoint::from_shared(format!("https://{}", host.at)).map_err(|error| wrong(&error))?;
+            endpoint.tls_config(tls).map_err(|error| wrong(&error))
+        }
+        Address::Grpc(at) => Endpoint::from_shared(format!("http://{at}")).map_err(|error| wrong(&error)),
+        _ => Err(ConnectError::Protocol { address: address.clone(), what: "it is no address of gRPC".to_owned() }),
+    }
 }
 
 fn of_transport(address: &Address, error: &(dyn Error + 'static)) -> ConnectError {
@@ -96,12 +119,8 @@ pub(crate) fn of_status(address: &Address, status: &Status) -> ConnectError {
 
 impl Grpc {
     /// Connects and greets.
-    pub(super) async fn connect(
-        address: &Address,
-        at: &HostPort,
-        hello: &Hello,
-    ) -> Result<(Self, Welcome), ConnectError> {
-        let mut client = IngestClient::new(channel(address, at).await?);
+    pub(super) async fn connect(address: &Address, hello: &Hello) -> Result<(Self, Welcome), ConnectError> {
+        let mut client = IngestClient::new(channel(address).await?);
         let (sender, receiver) = mpsc::channel(STREAM_MESSAGES);
         let (address, closed) = (address.clone(), ConnectError::Closed { address: address.clone() });
         // The channel is new and has room.

@@ -10,6 +10,8 @@ mod framed;
 mod grpc;
 mod out_buffer;
 mod stream;
+#[cfg(feature = "tls")]
+mod tls;
 
 pub(crate) use answer::Answer;
 pub(crate) use framed::Framed;
@@ -42,8 +44,13 @@ impl Connection {
         let connecting = async {
             match address {
                 #[cfg(feature = "grpc")]
-                Address::Grpc(at) => {
-                    let (connection, welcome) = grpc::Grpc::connect(address, at, hello).await?;
+                Address::Grpc(_) => {
+                    let (connection, welcome) = grpc::Grpc::connect(address, hello).await?;
+                    Ok((Self::Grpc(Box::new(connection)), welcome))
+                }
+                #[cfg(all(feature = "grpc", feature = "tls"))]
+                Address::Grpcs(_) => {
+                    let (connection, welcome) = grpc::Grpc::connect(address, hello).await?;
                     Ok((Self::Grpc(Box::new(connection)), welcome))
                 }
                 _ => {

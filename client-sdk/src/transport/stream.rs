@@ -1,5 +1,7 @@
 //! A stream socket of either kind, used without splitting it.
 
+#[cfg(feature = "tls")]
+use super::tls::Session;
 use crate::{Address, transport::address::HostPort};
 use bytes::BytesMut;
 use rustix::net::{
@@ -25,6 +27,8 @@ const FRAME_BYTES: usize = 4096;
 pub(super) enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
+    #[cfg(feature = "tls")]
+    Tls(Box<Session>),
 }
 
 impl Stream {
@@ -36,6 +40,14 @@ impl Stream {
                 stream.set_nodelay(true)?; // an append must not wait for the answer to the one before
                 Ok(Self::Tcp(stream))
             }
+            #[cfg(feature = "tls")]
+            Address::TcpTls(host) => {
+                let stream = TcpStream::connect((host.at.host.as_str(), host.at.port)).await?;
+                stream.set_nodelay(true)?;
+                Ok(Self::Tls(Box::new(Session::begin(stream, &host.with_environment()).await?)))
+            }
+            #[cfg(all(feature = "grpc", feature = "tls"))]
+            Address::Grpcs(_) => Err(io::Error::new(io::ErrorKind::InvalidInput, "gRPC is not framed")),
             #[cfg(feature = "grpc")]
             Address::Grpc(_) => Err(io::Error::new(io::ErrorKind::InvalidInput, "gRPC is not framed")),
         }
@@ -45,28 +57,52 @@ impl Stream {
         match self {
             Self::Tcp(stream) => stream.ready(interest).await,
             Self::Unix(stream) => stream.ready(interest).await,
+            #[cfg(feature = "tls")]
+            Self::Tls(session) => session.tcp().ready(interest).await,
         }
     }
 
-    pub(super) fn try_read_buf(&self, buf: &mut BytesMut) -> io::Result<usize> {
+    /// True while bytes that were written wait for the socket.
+    pub(super) fn wants_write(&self) -> bool {
+        match self {
+            #[cfg(feature = "tls")]
+            Self::Tls(session) => session.wants_write(),
+            _ => false,
+        }
+    }
+
+    /// Sends what waits.
+    pub(super) fn try_flush(&mut self) -> io::Result<()> {
+        match self {
+            #[cfg(feature = "tls")]
+            Self::Tls(session) => session.try_flush(),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn try_read_buf(&mut self, buf: &mut BytesMut) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.try_read_buf(buf),
             Self::Unix(stream) => stream.try_read_buf(buf),
+            #[cfg(feature = "tls")]
+            Self::Tls(session) => session.try_read_buf(buf),
         }
     }
 
     /// As [`Self::try_read_buf`], with the descriptors that come along.
-    pub(super) fn try_read_fds(&self, buf: &mut BytesMut, fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
+    pub(super) fn try_read_fds(&mut self, buf: &mut BytesMut, fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
         match self {
-            Self::Unix(stream) => stream.try_io(Interest::READABLE, || receive(stream, buf, fds)),
-            Self::Tcp(stream) => stream.try_read_buf(buf),
+            Self::Unix(stream) => stream.try_io(Interest::READABLE, || receive(&*stream, buf, fds)),
+            _ => self.try_read_buf(buf),
         }
     }
 
-    pub(super) fn try_write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+    pub(super) fn try_write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.try_write_vectored(slices),
             Self::Unix(stream) => stream.try_write_vectored(slices),
+            #[cfg(feature = "tls")]
+            Self::Tls(session) => session.try_write_vectored(slices),
         }
     }
 
@@ -74,7 +110,7 @@ impl Stream {
     pub(super) fn try_write_with_fd(&self, bytes: &[u8], fd: BorrowedFd<'_>) -> io::Result<usize> {
         match self {
             Self::Unix(stream) => stream.try_io(Interest::WRITABLE, || send(stream, bytes, fd)),
-            Self::Tcp(_) => Err(io::Error::new(io::ErrorKind::InvalidInput, "no descriptor goes over TCP")),
+            _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "no descriptor goes over TCP")),
         }
     }
 
@@ -82,6 +118,18 @@ impl Stream {
         match self {
             Self::Tcp(stream) => stream.shutdown().await,
             Self::Unix(stream) => stream.shutdown().await,
+            #[cfg(feature = "tls")]
+            Self::Tls(session) => {
+                session.say_end();
+                while session.wants_write() {
+                    session.tcp().writable().await?;
+                    match session.try_flush() {
+                        Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
+                        _ => {}
+                    }
+                }
+                session.tcp_mut().shutdown().await
+            }
         }
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::types::{
     Access, Admin, Config, Daemon, DefaultAck, Durability, FireAndForget, GroupCommit, Ingest, IoEngine, Journal,
     Limits, Listener, Log, LogFormat, LogLevel, Metrics, Otlp, Retention, Rotation, SharedMemory, SyslogFormat,
-    SyslogListener, UnixSocket,
+    SyslogListener, Tls, TlsVersion, UnixSocket,
 };
 
 const MIB: u64 = 1 << 20;
@@ -74,6 +74,7 @@ impl Default for Config {
                     // The listener of gRPC takes OTLP. A host that runs a collector on the usual ports must survive an
                     // upgrade.
                     listen: Vec::new(),
+                    tls: false,
                     allow_plaintext: false,
                     path: None,
                     // An exporter that gets an answer may forget the records.
@@ -94,6 +95,15 @@ impl Default for Config {
             admin: Admin { path: Some(Path::new(LOCAL_DIR).join(ADMIN_SOCKET)) },
             metrics: Metrics { listen: Some(loopback(9744)), allow_plaintext: false },
             access: Access { read_group: "clad".to_owned(), admin_group: String::new() },
+            tls: Tls {
+                cert: None,
+                key: None,
+                client_ca: None,
+                // Names that somebody shows are worth something before everybody has one.
+                require_client_cert: false,
+                // Network devices speak no newer one.
+                min_version: TlsVersion::V12,
+            },
             log: Log { level: LogLevel::Info, format: LogFormat::Auto },
             daemon: Daemon {
                 // Well under the 90 s after which service managers kill.
@@ -173,5 +183,5 @@ fn loopback(port: u16) -> SocketAddr {
 }
 
 fn loopback_listener(port: u16) -> Listener {
-    Listener { listen: Some(loopback(port)), allow_read: false, allow_plaintext: false }
+    Listener { listen: Some(loopback(port)), tls: false, allow_read: false, allow_plaintext: false }
 }

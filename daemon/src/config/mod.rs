@@ -48,5 +48,5 @@ pub use types::{
     Access, Admin, Config, Daemon, DefaultAck, Durability, FireAndForget, GroupCommit, Ingest, IoEngine, Journal,
     Limits, Listener, Log, LogFormat, LogLevel, Metrics, Retention, Rotation, SharedMemory, UnixSocket,
 };
-pub use types::{SyslogAddress, SyslogFormat, SyslogListener};
+pub use types::{SyslogAddress, SyslogFormat, SyslogListener, Tls, TlsVersion};
 pub(crate) use units::{show_duration, show_size};

@@ -5,10 +5,12 @@
 /// The most similar of `names`, which must not be empty. A name whose last part alone is right (`dir`,
 /// `jurnal.dir`) finds the key that ends in it.
 pub(super) fn nearest<'a>(wrong: &str, names: &[&'a str]) -> &'a str {
+    // No name has capitals: who writes them means the letters.
+    let wrong = wrong.to_lowercase();
     names
         .iter()
         .copied()
-        .map(|name| (similarity(wrong, name), name))
+        .map(|name| (similarity(&wrong, name), name))
         // The first of equals: the order of the schema decides, so the answer does not waver.
         .reduce(|best, next| if next.0 > best.0 { next } else { best })
         .map_or("", |(_, name)| name)

@@ -92,6 +92,7 @@ pub(super) fn rules() -> Vec<Rule> {
     rules.extend(addresses());
     rules.extend(shared_memory());
     rules.extend(sockets());
+    rules.extend(tls());
     rules
 }
 
@@ -351,29 +352,16 @@ fn addresses() -> Vec<Rule> {
     let grpc = field!(ingest.grpc.listen);
     let metrics = field!(metrics.listen);
     vec![
-        loopback(tcp, field!(ingest.tcp.allow_plaintext)),
-        loopback(grpc, field!(ingest.grpc.allow_plaintext)),
+        encrypted(tcp, field!(ingest.tcp.tls), field!(ingest.tcp.allow_plaintext)),
+        encrypted(grpc, field!(ingest.grpc.tls), field!(ingest.grpc.allow_plaintext)),
         another(grpc, tcp),
         loopback(metrics, field!(metrics.allow_plaintext)),
         another(metrics, tcp),
         another(metrics, grpc),
-        loopback_all(field!(ingest.otlp.listen), field!(ingest.otlp.allow_plaintext)),
+        encrypted(field!(ingest.otlp.listen), field!(ingest.otlp.tls), field!(ingest.otlp.allow_plaintext)),
         others(field!(ingest.otlp.listen), [tcp, grpc, metrics]),
         at_most(field!(ingest.otlp.resend_window), MAX_RESEND_WINDOW, show_duration(MAX_RESEND_WINDOW)),
     ]
-}
-
-fn loopback_all(listen: Field<Vec<SocketAddr>>, plaintext: Field<bool>) -> Rule {
-    let name = plaintext.key;
-    beside(
-        (listen, plaintext),
-        format!("loopback addresses, unless `{name}` is true"),
-        |addresses, allowed| *allowed || addresses.iter().all(|address| is_loopback(*address)),
-        move |addresses, _| {
-            let address = addresses.iter().find(|address| !is_loopback(**address)).map(SocketAddr::to_string);
-            not_loopback(&address.unwrap_or_default(), name)
-        },
-    )
 }
 
 /// Addresses that differ from each other and from those of other listeners.
@@ -404,15 +392,95 @@ fn loopback(listen: Field<Option<SocketAddr>>, plaintext: Field<bool>) -> Rule {
         |address, allowed| *allowed || address.is_none_or(is_loopback),
         move |address, _| {
             let address = address.map_or_else(String::new, |address| address.to_string());
-            not_loopback(&address, name)
+            format!(
+                "{address} is not a loopback address, and metrics have no TLS; set `{name} = true` to send them in the clear"
+            )
         },
     )
 }
 
-pub(super) fn not_loopback(address: &str, allow: &str) -> String {
+/// The value of a key for addresses.
+trait Addresses {
+    fn beyond_loopback(&self) -> Option<SocketAddr>;
+}
+
+impl Addresses for Option<SocketAddr> {
+    fn beyond_loopback(&self) -> Option<SocketAddr> {
+        self.filter(|address| !is_loopback(*address))
+    }
+}
+
+impl Addresses for Vec<SocketAddr> {
+    fn beyond_loopback(&self) -> Option<SocketAddr> {
+        self.iter().copied().find(|address| !is_loopback(*address))
+    }
+}
+
+/// Loopback, or TLS, or the operator's word for plaintext.
+fn encrypted<T: Addresses + 'static>(listen: Field<T>, tls: Field<bool>, plaintext: Field<bool>) -> Rule {
+    let broken = move |config: &Config| {
+        let is_allowed = (tls.of)(config) || (plaintext.of)(config);
+        let address = (listen.of)(config).beyond_loopback().filter(|_| !is_allowed)?;
+        Some(not_loopback(
+            &address.to_string(),
+            &format!("`{} = true`, with certificate and key in [tls],", tls.key),
+            plaintext.key,
+        ))
+    };
+    Rule {
+        key: listen.key,
+        beside: vec![tls.key, plaintext.key],
+        must: format!("on the loopback, unless `{}` or `{}` is true", tls.key, plaintext.key),
+        broken: Box::new(broken),
+    }
+}
+
+/// Certificate and key belong together, and a listener that speaks TLS has both.
+fn tls() -> Vec<Rule> {
+    let (cert, key, authorities) = (field!(tls.cert), field!(tls.key), field!(tls.client_ca));
+    let with = |one: Field<Option<PathBuf>>, other: Field<Option<PathBuf>>| {
+        beside(
+            (one, other),
+            format!("set where `{}` is", other.key),
+            |one, other| one.is_some() || other.is_none(),
+            move |_, _| format!("it is not set, and `{}` is: a certificate has a key, each in its file", other.key),
+        )
+    };
+    let needs = |listener: Field<bool>| {
+        beside(
+            (listener, cert),
+            format!("false, unless `{}` is set", cert.key),
+            |speaks, cert| !speaks || cert.is_some(),
+            move |_, _| format!("there is no certificate to speak TLS with; set `{}` and `{}`", cert.key, key.key),
+        )
+    };
+    vec![
+        with(cert, key),
+        with(key, cert),
+        needs(field!(ingest.tcp.tls)),
+        needs(field!(ingest.grpc.tls)),
+        needs(field!(ingest.otlp.tls)),
+        beside(
+            (authorities, cert),
+            format!("\"\", unless `{}` is set", cert.key),
+            |authorities, cert| authorities.is_none() || cert.is_some(),
+            move |_, _| {
+                format!("authorities of clients are for a daemon with a certificate of its own; set `{}`", cert.key)
+            },
+        ),
+        beside(
+            (field!(tls.require_client_cert), authorities),
+            format!("false, unless `{}` is set", authorities.key),
+            |required, authorities| !required || authorities.is_some(),
+            move |_, _| format!("no certificate of a client can be checked; set `{}`", authorities.key),
+        ),
+    ]
+}
+
+pub(super) fn not_loopback(address: &str, tls: &str, allow: &str) -> String {
     format!(
-        "{address} is not a loopback address and TLS is not in this version of clad; set `{allow} = true` to send \
-         everything in the clear"
+        "{address} is not a loopback address, and it does not speak TLS: use {tls} or set `{allow} = true` to send everything \
+         in the clear"
     )
 }
 

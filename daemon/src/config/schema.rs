@@ -184,6 +184,7 @@ pub(super) const KEYS: &[Key] = &[
          whose records in the log would take more than this; 0 is off. They resume when retention has removed enough. Root is exempt. Records count with the headers of their append and batch, as in the files."
     ),
     key!(ingest.tcp.listen, RESTART, "Address for framed TCP; \"\" is off, port 0 takes a free one."),
+    key!(ingest.tcp.tls, RESTART, "Speak TLS on it, and nothing else, with the certificate of [tls]."),
     key!(ingest.tcp.allow_read, RESTART, "Serve reading on it too, to anyone who can connect."),
     key!(ingest.tcp.allow_plaintext, RESTART, "Let it listen beyond the loopback, without encryption."),
     key!(
@@ -192,6 +193,7 @@ pub(super) const KEYS: &[Key] = &[
         "Socket for appending and reading; \"\" is off. Default: clad.sock in $RUNTIME_DIRECTORY, else in the data folder."
     ),
     key!(ingest.grpc.listen, RESTART, "Address for gRPC; \"\" is off, port 0 takes a free one."),
+    key!(ingest.grpc.tls, RESTART, "Speak TLS on it, and nothing else, with the certificate of [tls]."),
     key!(ingest.grpc.allow_read, RESTART, "Serve reading on it too, to anyone who can connect."),
     key!(ingest.grpc.allow_plaintext, RESTART, "Let it listen beyond the loopback, without encryption."),
     key!(
@@ -199,6 +201,7 @@ pub(super) const KEYS: &[Key] = &[
         RESTART,
         "Addresses for OTLP alone, gRPC and HTTP on each, such as [\"127.0.0.1:4317\", \"127.0.0.1:4318\"]. ingest.grpc.listen takes OTLP as well."
     ),
+    key!(ingest.otlp.tls, RESTART, "Speak TLS on these addresses, and nothing else, with the certificate of [tls]."),
     key!(ingest.otlp.allow_plaintext, RESTART, "Let it listen beyond the loopback, without encryption."),
     key!(
         ingest.otlp.path,
@@ -217,7 +220,7 @@ pub(super) const KEYS: &[Key] = &[
     ),
     syslog_key!(
         listen,
-        "Address, with the protocol before it: udp://127.0.0.1:514, tcp://127.0.0.1:514, relp://127.0.0.1:2514, unix-dgram:///run/clad/syslog.sock or unix-stream:///run/clad/syslog.sock."
+        "Address, with the protocol before it: udp://127.0.0.1:514, tcp://127.0.0.1:514, tls://0.0.0.0:6514, relp://127.0.0.1:2514, relps://0.0.0.0:2514, unix-dgram:///run/clad/syslog.sock or unix-stream:///run/clad/syslog.sock."
     ),
     syslog_key!(allow_plaintext, "Let it listen beyond the loopback, without encryption."),
     syslog_key!(
@@ -256,6 +259,19 @@ pub(super) const KEYS: &[Key] = &[
     key!(metrics.allow_plaintext, RESTART, "Let it listen beyond the loopback, without encryption."),
     key!(access.read_group, RESTART, "Group that may read, beside root and the daemon's user; \"\" is nobody else."),
     key!(access.admin_group, RESTART, "Group of the admin socket; \"\" is the daemon's own."),
+    key!(
+        tls.cert,
+        LIVE,
+        "File with the daemon's certificate first, then the issuer of each (PEM). It is read again on HUP and when it changes."
+    ),
+    key!(tls.key, LIVE, "File with the private key of tls.cert (PEM). Only its owner and group may read it."),
+    key!(
+        tls.client_ca,
+        LIVE,
+        "File with the authorities of clients' certificates (PEM); \"\" asks clients for none. A client's name is its one URI, else its one DNS name, as subjectAltName."
+    ),
+    key!(tls.require_client_cert, LIVE, "Refuse a client that shows no certificate."),
+    key!(tls.min_version, LIVE, "Oldest version of TLS that is spoken: 1.2 or 1.3."),
     key!(log.level, LIVE, "The daemon's own messages: error, warn, info, debug or trace."),
     key!(log.format, LIVE, "How they are written to stderr: auto, text, json or journald."),
     key!(daemon.drain_timeout, LIVE, "The longest time that a stop waits for appends in flight."),
@@ -286,7 +302,7 @@ pub(super) const KEYS: &[Key] = &[
 ];
 
 /// Names that later versions give a meaning. They are unknown keys like any other.
-pub(super) const RESERVED: &[&str] = &["tls"];
+pub(super) const RESERVED: &[&str] = &["access.rule", "access.tokens_file"];
 
 /// The key of that name.
 pub(super) fn find(name: &str) -> Option<Found> {

@@ -24,7 +24,11 @@ impl SyslogAddress {
     #[must_use]
     pub fn network(&self) -> Option<SocketAddr> {
         match self {
-            Self::Udp(address) | Self::Tcp(address) | Self::Relp(address) => Some(*address),
+            Self::Udp(address)
+            | Self::Tcp(address)
+            | Self::Tls(address)
+            | Self::Relp(address)
+            | Self::Relps(address) => Some(*address),
             Self::UnixDatagram(_) | Self::UnixStream(_) => None,
         }
     }
@@ -34,8 +38,14 @@ impl SyslogAddress {
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::UnixDatagram(path) | Self::UnixStream(path) => Some(path),
-            Self::Udp(_) | Self::Tcp(_) | Self::Relp(_) => None,
+            Self::Udp(_) | Self::Tcp(_) | Self::Tls(_) | Self::Relp(_) | Self::Relps(_) => None,
         }
+    }
+
+    /// True if it speaks TLS.
+    #[must_use]
+    pub fn speaks_tls(&self) -> bool {
+        matches!(self, Self::Tls(_) | Self::Relps(_))
     }
 
     /// Reads `protocol://address`.
@@ -46,7 +56,9 @@ impl SyslogAddress {
         match protocol {
             "udp" => address().map(Self::Udp),
             "tcp" => address().map(Self::Tcp),
+            "tls" => address().map(Self::Tls),
             "relp" => address().map(Self::Relp),
+            "relps" => address().map(Self::Relps),
             "unix-dgram" => path().map(Self::UnixDatagram),
             "unix-stream" => path().map(Self::UnixStream),
             _ => None,
@@ -59,7 +71,9 @@ impl fmt::Display for SyslogAddress {
         match self {
             Self::Udp(address) => write!(f, "udp://{address}"),
             Self::Tcp(address) => write!(f, "tcp://{address}"),
+            Self::Tls(address) => write!(f, "tls://{address}"),
             Self::Relp(address) => write!(f, "relp://{address}"),
+            Self::Relps(address) => write!(f, "relps://{address}"),
             Self::UnixDatagram(path) => write!(f, "unix-dgram://{}", path.display()),
             Self::UnixStream(path) => write!(f, "unix-stream://{}", path.display()),
         }
@@ -117,7 +131,17 @@ fn address(config: &Config, syslog: &SyslogListener, name: &str) -> Option<Strin
     };
     if let Some(address) = listen.network() {
         let allow = format!("ingest.syslog.{name}.allow_plaintext");
-        return (!syslog.allow_plaintext && !is_loopback(address)).then(|| not_loopback(&address.to_string(), &allow));
+        if listen.speaks_tls() {
+            let missing = config.tls.cert.is_none();
+            return missing
+                .then(|| "there is no certificate to speak TLS with; set `tls.cert` and `tls.key`".to_owned());
+        }
+        let encrypted = match listen {
+            SyslogAddress::Relp(_) => "relps://",
+            _ => "tls://",
+        };
+        return (!syslog.allow_plaintext && !is_loopback(address))
+            .then(|| not_loopback(&address.to_string(), encrypted, &allow));
     }
     let path = listen.path()?;
     let length = path.as_os_str().as_bytes().len();
@@ -182,13 +206,15 @@ mod tests {
         for text in [
             "udp://127.0.0.1:514",
             "tcp://[::1]:514",
+            "tls://127.0.0.1:6514",
             "relp://127.0.0.1:2514",
+            "relps://[::]:2514",
             "unix-dgram:///run/a.sock",
             "unix-stream://b",
         ] {
             assert_eq!(SyslogAddress::parse(text).unwrap().to_string(), text);
         }
-        for wrong in ["", "127.0.0.1:514", "udp://localhost:514", "tls://127.0.0.1:6514", "unix-dgram://", "unix:///a"]
+        for wrong in ["", "127.0.0.1:514", "udp://localhost:514", "dtls://127.0.0.1:6514", "unix-dgram://", "unix:///a"]
         {
             assert_eq!(SyslogAddress::parse(wrong), None, "{wrong}");
         }

@@ -26,6 +26,8 @@ pub struct Config {
     pub metrics: Metrics,
     /// Groups that may do more than append.
     pub access: Access,
+    /// Certificate and key of the listeners that speak TLS.
+    pub tls: Tls,
     /// The daemon's own log.
     pub log: Log,
     /// The life of the process.
@@ -121,6 +123,8 @@ pub struct Ingest {
 pub struct Listener {
     /// Address; `None` is off, port 0 takes a free one.
     pub listen: Option<SocketAddr>,
+    /// True if it speaks TLS alone.
+    pub tls: bool,
     /// True if this listener serves reading too.
     pub allow_read: bool,
     /// True if it may listen beyond the loopback without encryption.
@@ -139,6 +143,8 @@ pub struct UnixSocket {
 pub struct Otlp {
     /// Addresses beside that of gRPC.
     pub listen: Vec<SocketAddr>,
+    /// True if they speak TLS alone.
+    pub tls: bool,
     /// True if they may be beyond the loopback without encryption.
     pub allow_plaintext: bool,
     /// Path of a socket; `None` is off.
@@ -173,8 +179,12 @@ pub enum SyslogAddress {
     Udp(SocketAddr),
     /// Streams, in both framings of RFC 6587.
     Tcp(SocketAddr),
+    /// Streams over TLS (RFC 5425).
+    Tls(SocketAddr),
     /// RELP.
     Relp(SocketAddr),
+    /// RELP over TLS.
+    Relps(SocketAddr),
     /// Datagrams of this host.
     UnixDatagram(PathBuf),
     /// Streams of this host.
@@ -215,6 +225,21 @@ pub struct Access {
     pub read_group: String,
     /// Group of the admin socket; empty is the daemon's own.
     pub admin_group: String,
+}
+
+/// `[tls]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tls {
+    /// The daemon's certificate and the chain of its issuers, as PEM.
+    pub cert: Option<PathBuf>,
+    /// Its private key, as PEM.
+    pub key: Option<PathBuf>,
+    /// Authorities of clients' certificates, as PEM; `None` asks clients for none.
+    pub client_ca: Option<PathBuf>,
+    /// True if a client without a certificate is refused.
+    pub require_client_cert: bool,
+    /// Oldest version that is spoken.
+    pub min_version: TlsVersion,
 }
 
 /// `[log]`
@@ -307,6 +332,16 @@ words! {
         Written = "written",
         /// It is on stable storage.
         Durable = "durable",
+    }
+}
+
+words! {
+    /// Version of TLS.
+    TlsVersion {
+        /// 1.2, and what is newer.
+        V12 = "1.2",
+        /// 1.3, and what is newer.
+        V13 = "1.3",
     }
 }
 

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::nearest::nearest;
 use super::origin::Origin;
-use super::types::{DefaultAck, Durability, IoEngine, LogFormat, LogLevel, SyslogAddress, SyslogFormat};
+use super::types::{DefaultAck, Durability, IoEngine, LogFormat, LogLevel, SyslogAddress, SyslogFormat, TlsVersion};
 use super::units::{parse_duration, parse_size, show_duration, show_size};
 
 /// The text, where it is one.
@@ -213,8 +213,8 @@ impl Setting for Vec<SocketAddr> {
 impl Setting for Option<SyslogAddress> {
     fn read(value: &Value) -> Result<Self, String> {
         const ADDRESS: &str = "an address such as \"udp://127.0.0.1:514\", \"tcp://127.0.0.1:514\", \
-            \"relp://127.0.0.1:2514\", \"unix-dgram:///run/clad/syslog.sock\" or \"unix-stream:///run/clad/syslog.sock\" \
-            (TLS is not in this version of clad)";
+            \"tls://0.0.0.0:6514\", \"relp://127.0.0.1:2514\", \"relps://0.0.0.0:2514\", \
+            \"unix-dgram:///run/clad/syslog.sock\" or \"unix-stream:///run/clad/syslog.sock\"";
         text(value).and_then(SyslogAddress::parse).map(Some).ok_or_else(|| expected(ADDRESS, value))
     }
 
@@ -250,3 +250,4 @@ word_setting!(IoEngine);
 word_setting!(LogLevel);
 word_setting!(LogFormat);
 word_setting!(SyslogFormat);
+word_setting!(TlsVersion);

@@ -12,24 +12,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use clad_proto::ErrorInfo;
 use clad_proto::frame::{ErrorFrame, Transport};
+use clad_proto::{ErrorCode, ErrorInfo};
 use rustix::fs::Mode;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::watch;
 
 use super::admission::count_refusal;
 use super::connection_slots::{ConnectionSlot, ConnectionSlots, no_place};
-use super::framed::serve;
+use super::framed::{Service, serve};
 use super::live_settings::LiveSettings;
 use super::peer::{Peer, start_time_of_peer};
 use super::quota::Owner;
-use super::reactor::{Reactor, Socket};
+use super::reactor::{GiveFds, Reactor, Socket, TakeFds, TlsSocket};
 use super::sock_diag;
 use crate::access::Access;
 use crate::ops::metrics;
+use crate::tls::Tls;
 
 /// Connections of a Unix socket that wait to be accepted; at most `net.core.somaxconn` in any case. As in systemd.
 const BACKLOG: i32 = 4096;
@@ -80,7 +81,7 @@ fn bound(path: &Path, mode: u32, kind: SocketType) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-async fn too_many<W: tokio::io::AsyncWrite + Unpin>(mut wr: W, error: ErrorInfo) {
+async fn too_many<W: AsyncWrite + Unpin>(mut wr: W, error: ErrorInfo) {
     count_refusal(clad_proto::AckLevel::Received, error.code, 1);
     let mut out = BytesMut::new();
     ErrorFrame { request_id: 0, error }.encode(&mut out);
@@ -155,13 +156,13 @@ pub(crate) async fn unix(
     }
 }
 
-/// Accepts on a TCP socket until `stop`.
+/// Accepts on a TCP socket until `stop`; with `tls` a connection begins with a handshake, on the runtime.
 pub(crate) async fn tcp(
     listener: TcpListener,
     reactor: Reactor,
     live_settings: LiveSettings,
     connection_slots: Arc<ConnectionSlots>,
-    may_read: bool,
+    (may_read, tls): (bool, Option<Tls>),
     mut stop: watch::Receiver<bool>,
 ) {
     loop {
@@ -179,22 +180,57 @@ pub(crate) async fn tcp(
         };
         let owner = sock_diag::owner(&stream, address).await;
         let Some(slot) = connection_slots.take(owner, metrics::Transport::Tcp) else {
-            tokio::spawn(too_many(stream, no_place(&connection_slots.quota_usage(), owner)));
+            let error = no_place(&connection_slots.quota_usage(), owner);
+            match &tls {
+                // Words in the clear are none to a peer that speaks TLS.
+                Some(_) => count_refusal(clad_proto::AckLevel::Received, error.code, 1),
+                None => drop(tokio::spawn(too_many(stream, error))),
+            }
             continue;
         };
         let _ = stream.set_nodelay(true);
         if let Err(e) = keep_alive(&stream) {
             tracing::warn!(error = %e, "a peer that vanishes will not be noticed");
         }
-        let Some((rd, wr)) = adopted(&reactor, stream.into_std(), &slot) else { continue };
         let service = live_settings.service();
-        reactor.spawn(async move {
-            let _counted = metrics::Connection::open(metrics::Transport::Tcp);
-            let peer = Peer::network(Transport::Tcp, Some(address), owner, may_read);
-            serve(service, peer, slot.slot_state().clone(), rd, wr).await;
-            drop(slot);
-        });
+        if let Some(tls) = &tls {
+            let (tls, reactor) = (tls.clone(), reactor.clone());
+            tokio::spawn(async move {
+                let at = ("ingest.tcp.tls", address);
+                let Some(established) = tls.framed(stream, at, service.handshake_timeout, speaks_tls).await else {
+                    return;
+                };
+                let Ok((stream, session, identity)) = established.into_parts() else { return };
+                // One half is enough: the session stands before both.
+                let Some((socket, _)) = adopted(&reactor, Ok(stream), &slot) else { return };
+                let (rd, wr) = TlsSocket::halves(socket, session);
+                let peer = Peer::certified(Transport::Tcp, Some(address), owner, may_read, identity);
+                reactor.spawn(serve_tcp(service, peer, slot, rd, wr));
+            });
+            continue;
+        }
+        let Some((rd, wr)) = adopted(&reactor, stream.into_std(), &slot) else { continue };
+        let peer = Peer::network(Transport::Tcp, Some(address), owner, may_read);
+        reactor.spawn(serve_tcp(service, peer, slot, rd, wr));
     }
+}
+
+async fn serve_tcp<R, W>(service: Service, peer: Peer, slot: ConnectionSlot, rd: R, wr: W)
+where
+    R: AsyncRead + TakeFds + Unpin + Send,
+    W: AsyncWrite + GiveFds + Unpin + Send,
+{
+    let _counted = metrics::Connection::open(metrics::Transport::Tcp);
+    serve(service, peer, slot.slot_state().clone(), rd, wr).await;
+    drop(slot);
+}
+
+/// For a peer that speaks frames without TLS.
+fn speaks_tls(_: &[u8]) -> Vec<u8> {
+    let mut out = BytesMut::new();
+    let text = "this listener speaks TLS alone: connect to it as tcp+tls://HOST:PORT";
+    ErrorFrame { request_id: 0, error: ErrorInfo::new(ErrorCode::MalformedFrame, text) }.encode(&mut out);
+    out.to_vec()
 }
 
 #[cfg(test)]

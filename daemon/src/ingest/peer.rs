@@ -1,10 +1,12 @@
 //! Identity of a peer, as the kernel reports it: never as the peer says.
 //!
-//! Invariants: peer metadata comes from `SO_PEERCRED` and `/proc`, and the address of a network peer from its socket. The owner of a producer id is the uid on a Unix
-//! socket, elsewhere a hash of the secret: a network peer has no uid that could be believed.
+//! Invariants: peer metadata comes from `SO_PEERCRED` and `/proc`, and the address of a network peer from its socket. The owner
+//! of a producer id is the uid on a Unix socket, and the name in the certificate of a peer that has shown one. Elsewhere it is
+//! a hash of the secret: such a peer has no name that could be believed.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use clad_proto::frame::{PeerMeta, Transport};
 use nix::errno::Errno;
@@ -13,6 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sha2::{Digest, Sha256};
 
 use super::quota::Owner;
+use crate::tls;
 
 /// The other end of a connection.
 #[derive(Clone, Debug)]
@@ -23,6 +26,8 @@ pub(crate) struct Peer {
     /// Owner whose share of the quotas it uses.
     quota_owner: Owner,
     process: (u32, u64),
+    /// Name in its certificate.
+    identity: Option<Arc<str>>,
     pub(crate) may_read: bool,
     /// The peer metadata, encoded once.
     pub(crate) meta: Vec<u8>,
@@ -61,6 +66,7 @@ impl Peer {
             gid: gid_seen,
             quota_owner,
             process,
+            identity: None,
             may_read: false,
             meta: peer_meta.to_bytes(),
             name,
@@ -79,17 +85,33 @@ impl Peer {
         quota_owner: Owner,
         may_read: bool,
     ) -> Self {
-        let peer_meta = PeerMeta { transport: Some(transport), address, ..PeerMeta::default() };
-        let name = address.map_or_else(|| "?".to_owned(), |address| address.to_string());
+        Self::certified(transport, address, quota_owner, may_read, None)
+    }
+
+    /// The same, with the name in its certificate, where it has shown one.
+    pub(crate) fn certified(
+        transport: Transport,
+        address: Option<SocketAddr>,
+        quota_owner: Owner,
+        may_read: bool,
+        identity: Option<Arc<str>>,
+    ) -> Self {
+        let in_meta = identity.as_deref().map(str::to_owned);
+        let peer_meta = PeerMeta { transport: Some(transport), address, identity: in_meta, ..PeerMeta::default() };
+        let mut name = address.map_or_else(|| "?".to_owned(), |address| address.to_string());
+        if let Some(identity) = &identity {
+            name = format!("{identity} at {name}");
+        }
         let (uid, gid, process) = (None, None, (0, 0));
-        Self { transport, uid, gid, quota_owner, process, may_read, meta: peer_meta.to_bytes(), name }
+        Self { transport, uid, gid, quota_owner, process, identity, may_read, meta: peer_meta.to_bytes(), name }
     }
 
     /// Owner of a producer id when this peer uses it.
     pub(crate) fn owner(&self, secret: &[u8]) -> u64 {
-        match self.uid {
-            Some(uid) => u64::from(uid),
-            None => secret_owner(secret),
+        match (self.uid, &self.identity) {
+            (Some(uid), _) => u64::from(uid),
+            (None, Some(identity)) => tls::owner(identity),
+            (None, None) => secret_owner(secret),
         }
     }
 
@@ -165,6 +187,11 @@ mod tests {
         assert_eq!(tcp.owner(b"a"), tcp.owner(b"a"));
         assert_ne!(tcp.owner(b"a"), tcp.owner(b"b"));
         assert!(tcp.owner(b"a") > u64::from(u32::MAX));
+        let named = |name: &str| Peer::certified(Transport::Tcp, None, Owner::Network, false, Some(name.into()));
+        assert_eq!(named("spiffe://prod/a").owner(b"a"), named("spiffe://prod/a").owner(b"b"), "no secret counts");
+        assert_ne!(named("spiffe://prod/a").owner(b""), named("spiffe://prod/b").owner(b""));
+        assert_eq!(named("spiffe://prod/a").owner(b"") >> 62, 1, "neither a uid nor a secret is the same");
+        assert_eq!(PeerMeta::decode(&named("x").meta).unwrap().identity.as_deref(), Some("x"));
         assert_eq!(
             (unix.quota_owner(), tcp.quota_owner()),
             (Owner::Uid(1000), Owner::Uid(1000)),

@@ -20,6 +20,7 @@ use crate::exit::Exit;
 use crate::life::lock_holder::{LockHolder, lock_holder};
 use crate::life::{advice, setup};
 use crate::text::printable;
+use crate::tls::Material;
 
 mod taken;
 
@@ -86,6 +87,7 @@ pub fn check(loaded: &Loaded) -> Report {
     data_folder(config, &mut report);
     policy(config, &mut report);
     listeners(config, &mut report);
+    certificates(config, &mut report);
     sockets(config, &mut report);
     access_rule(config, &mut report);
     retention(config, &mut report);
@@ -243,7 +245,10 @@ fn listeners(config: &Config, report: &mut Report) {
         match listen {
             // Whose a socket for datagrams is the tables of listeners do not say.
             SyslogAddress::Udp(address) => drop(may_listen("syslog", &key, *address, report)),
-            SyslogAddress::Tcp(address) | SyslogAddress::Relp(address) => {
+            SyslogAddress::Tcp(address)
+            | SyslogAddress::Tls(address)
+            | SyslogAddress::Relp(address)
+            | SyslogAddress::Relps(address) => {
                 listens("syslog", &key, Some(*address), report);
             }
             SyslogAddress::UnixStream(path) | SyslogAddress::UnixDatagram(path) => {
@@ -254,6 +259,27 @@ fn listeners(config: &Config, report: &mut Report) {
     let finding = config.metrics.listen.map_or_else(off, |address| address.to_string());
     report.note("metrics", finding);
     listens("metrics", "metrics.listen", config.metrics.listen, report);
+}
+
+/// Checks the files of TLS, where there are any.
+fn certificates(config: &Config, report: &mut Report) {
+    const WHAT: &str = "tls";
+    if config.tls.cert.is_none() {
+        return;
+    }
+    match Material::read(&config.tls) {
+        Ok(material) => {
+            let ends = material.expires().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+            let left = ends.saturating_sub(setup::unix_time()).as_secs() / (24 * 3600);
+            let clients = match (&config.tls.client_ca, config.tls.require_client_cert) {
+                (None, _) => "clients show no certificate",
+                (Some(_), false) => "clients may show a certificate",
+                (Some(_), true) => "clients must show a certificate",
+            };
+            report.note(WHAT, format!("certificate and key fit, {left} days left; {clients}"));
+        }
+        Err(error) => report.fail(WHAT, error.to_string(), Exit::Config),
+    }
 }
 
 /// Checks that an address is one of this host's that this user may listen on, and free.

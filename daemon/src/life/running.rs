@@ -23,6 +23,7 @@ use crate::ops::health::journal_failed;
 use crate::ops::log::{Logging, Style, Surroundings};
 use crate::ops::metrics;
 use crate::ops::shares::Refusals;
+use crate::tls::{self, Look, Material};
 
 /// A disk that has not finished for so long is reported as degraded.
 const DEGRADED_AFTER: Duration = Duration::from_secs(5);
@@ -49,7 +50,8 @@ impl Running {
         let mut tick = tokio::time::interval(TICK_INTERVAL);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut watchdog = watchdog_interval().map(|period| Watchdog::new(period, self.reactor.clone()));
-        let mut asked = None;
+        let (mut asked, mut looking) = (None, None);
+        let mut certificates = tokio::time::interval(tls::LOOK_INTERVAL);
         loop {
             tokio::select! {
                 _ = signals.term.recv() => return,
@@ -63,12 +65,24 @@ impl Running {
                     drop(self.services.journal.rotate());
                     tracing::info!("USR2: rotate");
                 }
+                _ = certificates.tick() => {
+                    if let (Some(tls), None) = (&self.served.tls, &looking) {
+                        let (tls, settings) = (tls.clone(), self.services.config.tls.clone());
+                        looking = Some(tokio::task::spawn_blocking(move || tls.look(&settings)));
+                    }
+                }
                 // It asks the file system for its space: a hanging one must not hold up this task, on which the
                 // watchdog depends.
                 _ = tick.tick() => {
                     if asked.is_none() {
                         let (journal, dir) = (self.services.journal.clone(), self.services.config.journal.dir.clone());
                         asked = Some(tokio::task::spawn_blocking(move || looked(&journal, &dir)));
+                    }
+                }
+                look = answer(&mut looking) => {
+                    looking = None;
+                    if let Some(look) = look {
+                        self.looked_at_certificates(look);
                     }
                 }
                 status = answer(&mut asked) => {
@@ -132,6 +146,22 @@ impl Running {
         self.update_status_line();
     }
 
+    fn looked_at_certificates(&self, look: Look) {
+        match look {
+            Look::Same => self.services.health.restored("tls"),
+            Look::Taken => {
+                self.services.health.restored("tls");
+                tracing::info!("TLS: the files have changed: handshakes from now on use the new ones");
+            }
+            Look::StillRefused => {}
+            Look::Refused(error) => {
+                let text = format!("TLS: {error}; what was read before stays in force");
+                tracing::error!("{text}");
+                self.services.health.degraded("tls", text);
+            }
+        }
+    }
+
     fn update_status_line(&mut self) {
         if let Some(line) = self.served.statement.next(
             &self.status,
@@ -180,7 +210,8 @@ impl Running {
         let loaded =
             Config::load(&self.args).map_err(|e| format!("the configuration is bad, nothing was changed: {e}"))?;
         let changes = reload_diff(&self.services.config, &loaded.config).map_err(|refused| refused.to_string())?;
-        // The one step that can fail comes first.
+        // The steps that can fail come first.
+        let material = self.material(&loaded.config)?;
         let group = &loaded.config.journal.group_commit;
         let batch = setup::batch_bytes(&loaded.config);
         self.services
@@ -190,6 +221,10 @@ impl Running {
         for c in &changes {
             tracing::info!(key = c.key, from = c.from, to = c.to, "HUP: changed");
         }
+        if let (Some(tls), Some(material)) = (&self.served.tls, material) {
+            tls.set(material);
+            self.services.health.restored("tls");
+        }
         self.services.origin.set(&loaded);
         self.apply(loaded.config);
         let keys: Vec<_> = changes.iter().map(|change| change.key.as_str()).collect();
@@ -198,6 +233,17 @@ impl Running {
             [key] => format!("1 key changed: {key}"),
             keys => format!("{} keys changed: {}", keys.len(), keys.join(", ")),
         })
+    }
+
+    /// The files of a new configuration, checked, where any listener speaks TLS.
+    fn material(&self, config: &Config) -> Result<Option<Material>, String> {
+        if self.served.tls.is_none() && config.tls.cert.is_some() {
+            return Err("nothing was changed: a restart is needed for tls.cert, for no listener speaks TLS".to_owned());
+        }
+        if config.tls.cert.is_none() {
+            return Ok(None);
+        }
+        Material::read(&config.tls).map(Some).map_err(|error| format!("nothing was changed: {error}"))
     }
 
     fn apply(&mut self, config: Config) {
@@ -230,7 +276,7 @@ fn looked(journal: &Journal, dir: &Path) -> Looked {
 }
 
 /// Answer to the request, or never where there is none. `None`: the runtime is going down.
-async fn answer(asked: &mut Option<JoinHandle<Looked>>) -> Option<Looked> {
+async fn answer<T>(asked: &mut Option<JoinHandle<T>>) -> Option<T> {
     match asked {
         Some(status) => status.await.ok(),
         None => std::future::pending().await,

@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 
 use clad_proto::AckLevel;
 use clad_proto::grpc::v1::admin_server::AdminServer;
-use tokio::net::UnixListener;
+use tokio::net::{TcpListener, UnixListener};
 use tokio_stream::wrappers::UnixListenerStream;
 
 use crate::access::Access;
+use crate::config::Config;
 use crate::exit::Exit;
 use crate::fdstore::{FdStore, StoredRing};
 use crate::ingest::http::Listener as HttpListener;
@@ -34,6 +35,7 @@ use crate::ops::shares::Shares;
 use crate::ops::status::Statement;
 use crate::ops::{gauges, metrics};
 use crate::read::Reads;
+use crate::tls::{Material, Tls};
 
 /// Time that a start in progress requests at once; it requests more long before that is over.
 pub(super) const START_TIMEOUT_EXTENSION: Duration = Duration::from_secs(30);
@@ -46,6 +48,8 @@ pub(super) struct Served {
     pub(super) sockets: Sockets,
     pub(super) rings: Rings,
     pub(super) syslog: Syslog,
+    /// Where a listener speaks TLS, or is given a certificate.
+    pub(super) tls: Option<Tls>,
 }
 
 /// The socket for records, before any client is served there.
@@ -147,6 +151,7 @@ impl Services {
         let producers = Arc::new(OwnProducers::new(self.journal.clone()));
         let otlp = Otlp::new(producers.clone(), live_settings.clone(), ack, has_resend_window);
         let syslog = Syslog::new(live_settings.clone(), connection_slots.clone(), producers, self.stopped.clone());
+        let tls = tls_of(config)?;
         let access = Arc::new(Access::new(&config.access.read_group));
         if let (Some(path), Some(listener)) = (&config.ingest.unix.path, listener) {
             listen_addresses.insert("unix".to_owned(), path.display().to_string());
@@ -165,13 +170,14 @@ impl Services {
             bind_tcp("ingest.tcp.listen", config.ingest.tcp.listen, &mut inherited).await?
         {
             listen_addresses.insert("tcp".to_owned(), address);
-            let (may_read, stop) = (config.ingest.tcp.allow_read, self.stopped.clone());
+            let settings = (config.ingest.tcp.allow_read, tls.clone().filter(|_| config.ingest.tcp.tls));
+            let stop = self.stopped.clone();
             tokio::spawn(ingest::tcp(
                 listener,
                 reactor.clone(),
                 live_settings.clone(),
                 connection_slots.clone(),
-                may_read,
+                settings,
                 stop,
             ));
         }
@@ -180,7 +186,7 @@ impl Services {
         {
             listen_addresses.insert("grpc".to_owned(), address);
             grpc::serve(
-                HttpListener::Tcp(listener),
+                http_listener(listener, &tls, ("ingest.grpc.tls", config.ingest.grpc.tls)),
                 live_settings.clone(),
                 connection_slots.clone(),
                 &otlp,
@@ -193,7 +199,8 @@ impl Services {
             let bound = bind_tcp("ingest.otlp.listen", Some(*address), &mut inherited).await?;
             let Some((listener, address)) = bound else { continue };
             otlp_addresses.push(address);
-            otlp::serve(HttpListener::Tcp(listener), &otlp, live_settings.clone(), connection_slots.clone());
+            let listener = http_listener(listener, &tls, ("ingest.otlp.tls", config.ingest.otlp.tls));
+            otlp::serve(listener, &otlp, live_settings.clone(), connection_slots.clone());
         }
         if let Some(path) = &config.ingest.otlp.path {
             let listener = bind_unix_of("ingest.otlp.path", path, 0o666, &mut inherited, &mut sockets)?;
@@ -203,7 +210,8 @@ impl Services {
         if !otlp_addresses.is_empty() {
             listen_addresses.insert("otlp".to_owned(), otlp_addresses.join(", "));
         }
-        syslog::serve(config, &syslog, highest, &mut inherited, &mut sockets, &mut listen_addresses).await?;
+        syslog::serve(config, &syslog, (highest, tls.as_ref()), &mut inherited, &mut sockets, &mut listen_addresses)
+            .await?;
         if let Some(path) = &config.admin.path {
             let listener = bind_unix_of("admin.path", path, 0o660, &mut inherited, &mut sockets)?;
             if sockets.has(path) {
@@ -223,7 +231,7 @@ impl Services {
         let promise = format!("{} to {}", policy.name(), highest.name());
         let recovered = self.journal.report().to_string();
         let statement = Statement::new(promise, recovered, self.journal.watermarks().received, Instant::now());
-        Ok(Served { connection_slots, live_settings, statement, sockets, rings, syslog })
+        Ok(Served { connection_slots, live_settings, statement, sockets, rings, syslog, tls })
     }
 
     /// Takes the socket for records, or gets it from the service manager: before anything else that goes by its name
@@ -277,6 +285,27 @@ impl Services {
                 tracing::error!(error = %e, "the admin service ended");
             }
         });
+    }
+}
+
+/// Certificate and key, where the configuration names them.
+fn tls_of(config: &Config) -> Result<Option<Tls>, Exit> {
+    if config.tls.cert.is_none() {
+        return Ok(None);
+    }
+    match Material::read(&config.tls) {
+        Ok(material) => Ok(Some(Tls::new(material))),
+        Err(error) => {
+            tracing::error!("TLS: {error}");
+            Err(Exit::Config)
+        }
+    }
+}
+
+fn http_listener(listener: TcpListener, tls: &Option<Tls>, (key, speaks): (&'static str, bool)) -> HttpListener {
+    match tls {
+        Some(tls) if speaks => HttpListener::Tls(listener, tls.clone(), key),
+        _ => HttpListener::Tcp(listener),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::UnixListener;
 
 use super::advice;
 use super::bind::{Sockets, bind_tcp, bind_unix_of, failed};
@@ -11,13 +11,14 @@ use super::setup;
 use crate::config::{self, Config, SyslogAddress};
 use crate::exit::Exit;
 use crate::ingest::syslog::{Datagrams, Listener, ListenerSettings, Rules, Syslog, own_names};
+use crate::tls::Tls;
 use clad_proto::AckLevel;
 
-/// Binds each listener and serves it. `highest` is the highest level that the log offers.
+/// Binds each listener and serves it. `highest` is the highest level that the log offers, and `tls` is there where a listener speaks it.
 pub(super) async fn serve(
     config: &Config,
     syslog: &Syslog,
-    highest: AckLevel,
+    (highest, tls): (AckLevel, Option<&Tls>),
     inherited: &mut InheritedSockets,
     sockets: &mut Sockets,
     listen_addresses: &mut HashMap<String, String>,
@@ -26,7 +27,7 @@ pub(super) async fn serve(
         let Some(address) = &config.listen else { continue };
         let key = format!("ingest.syslog.{name}.listen");
         let level = setup::default_ack(config.ack).unwrap_or(highest);
-        if level > highest && matches!(address, SyslogAddress::Relp(_)) {
+        if level > highest && matches!(address, SyslogAddress::Relp(_) | SyslogAddress::Relps(_)) {
             let text = format!("ingest.syslog.{name}.ack = {level}, and this log reaches {highest} at most");
             return Err(failed("serve RELP", &text));
         }
@@ -68,14 +69,20 @@ pub(super) async fn serve(
                 syslog.serve(Listener::Unix(listener), settings);
                 address.to_string()
             }
-            SyslogAddress::Tcp(wanted) | SyslogAddress::Relp(wanted) => {
+            SyslogAddress::Tcp(wanted)
+            | SyslogAddress::Tls(wanted)
+            | SyslogAddress::Relp(wanted)
+            | SyslogAddress::Relps(wanted) => {
                 let bound = bind_tcp(&key, Some(*wanted), inherited).await?;
                 let Some((listener, bound)) = bound else { continue };
-                let wrap: fn(TcpListener) -> Listener =
-                    if matches!(address, SyslogAddress::Relp(_)) { Listener::Relp } else { Listener::Tcp };
-                syslog.serve(wrap(listener), settings);
-                let protocol = if matches!(address, SyslogAddress::Relp(_)) { "relp" } else { "tcp" };
-                format!("{protocol}://{bound}")
+                let tls = if address.speaks_tls() { tls.cloned() } else { None };
+                let is_relp = matches!(address, SyslogAddress::Relp(_) | SyslogAddress::Relps(_));
+                syslog.serve(
+                    if is_relp { Listener::Relp(listener, tls) } else { Listener::Tcp(listener, tls) },
+                    settings,
+                );
+                let shown = address.to_string();
+                format!("{}://{bound}", shown.split_once("://").map_or("", |(protocol, _)| protocol))
             }
         };
         listen_addresses.insert(format!("syslog.{name}"), shown);

@@ -2,7 +2,8 @@
 //!
 //! Fields back to back, tags ascending. Up to tag 31: `u8 tag, LEB128 number`: 1 transport, 2 process id, 3 start of the
 //! process (clock ticks since boot; with the process id it names one process for ever), 4 user id, 5 group id. From tag
-//! 32 on: `u8 tag, LEB128 length, bytes`: 32 address of a network peer. Unknown tags are preserved.
+//! 32 on: `u8 tag, LEB128 length, bytes`: 32 address of a network peer, 33 name in its certificate (UTF-8). Unknown tags are
+//! preserved.
 //!
 //! Protocol version 1 has the numbers alone: its peers get the part before tag 32 ([`numbers`]).
 
@@ -24,6 +25,7 @@ const UNKNOWN: u8 = 6;
 /// The first tag whose field is bytes.
 const BYTES: u8 = 32;
 const ADDRESS: u8 = 32;
+const IDENTITY: u8 = 33;
 
 /// The way an append came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -134,9 +136,11 @@ pub struct PeerMeta {
     pub gid: Option<u32>,
     /// Address of a network peer.
     pub address: Option<SocketAddr>,
+    /// Name in the certificate of a network peer: its URI, else its DNS name.
+    pub identity: Option<String>,
     /// Numbers that this version does not know, tags ascending from 6 to 31.
     pub unknown: Vec<(u8, u64)>,
-    /// Bytes that this version does not know, tags ascending from 33.
+    /// Bytes that this version does not know, tags ascending from 34.
     pub unknown_bytes: Vec<(u8, Vec<u8>)>,
 }
 
@@ -186,9 +190,10 @@ impl PeerMeta {
             add(buf, tag, tag < BYTES, &|buf| put_varint(buf, value));
         }
         let address = self.address.map(address_bytes);
-        let known = address.as_ref().map(|(bytes, len)| (ADDRESS, bytes.get(..*len).unwrap_or_default()));
+        let address = address.as_ref().map(|(bytes, len)| (ADDRESS, bytes.get(..*len).unwrap_or_default()));
+        let identity = self.identity.as_ref().map(|identity| (IDENTITY, identity.as_bytes()));
         let unknown = self.unknown_bytes.iter().map(|(tag, bytes)| (*tag, bytes.as_slice()));
-        for (tag, bytes) in known.into_iter().chain(unknown) {
+        for (tag, bytes) in address.into_iter().chain(identity).chain(unknown) {
             add(buf, tag, tag >= BYTES, &|buf| {
                 put_varint(buf, bytes.len() as u64);
                 buf.put_slice(bytes);
@@ -231,9 +236,10 @@ impl PeerMeta {
                     let len = reader.varint(PART)?;
                     let bytes = usize::try_from(len).ok().and_then(|len| reader.take(len));
                     let bytes = bytes.ok_or(Fault::Truncated(PART))?;
-                    match address(bytes).filter(|_| tag == ADDRESS) {
-                        Some(address) => peer_meta.address = Some(address),
-                        None => peer_meta.unknown_bytes.push((tag, bytes.to_vec())),
+                    match (tag, address(bytes), std::str::from_utf8(bytes)) {
+                        (ADDRESS, Some(address), _) => peer_meta.address = Some(address),
+                        (IDENTITY, _, Ok(identity)) => peer_meta.identity = Some(identity.to_owned()),
+                        _ => peer_meta.unknown_bytes.push((tag, bytes.to_vec())),
                     }
                 }
             }

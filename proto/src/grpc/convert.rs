@@ -177,6 +177,7 @@ impl From<&PeerMeta> for v1::PeerMeta {
             uid: peer_meta.uid,
             gid: peer_meta.gid,
             address: peer_meta.address.map(|address| address.to_string()),
+            identity: peer_meta.identity.clone(),
         }
     }
 }

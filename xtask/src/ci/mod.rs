@@ -26,6 +26,7 @@ mod sim;
 mod syslog;
 mod systemd;
 mod tally;
+mod tls;
 mod user;
 mod wrong;
 
@@ -92,6 +93,11 @@ const SUITES: &[Suite] = &[
         name: "otlp",
         about: "exporters of Python, Go, Rust and JavaScript as they come: read back, and under kill -9; curl, grpcurl",
         run: otlp::run,
+    },
+    Suite {
+        name: "tls",
+        about: "TLS: the page as an operator follows it, openssl, curl and rsyslog, certificates that change under load",
+        run: tls::run,
     },
     Suite {
         name: "syslog",

@@ -64,8 +64,8 @@ fn a_dot_inside_quotes_makes_no_section() {
 #[test]
 fn what_a_later_version_will_know_is_unknown_and_says_so() {
     assert_eq!(
-        of_file("[tls]\ncert = \"x\"\n"),
-        ["ETC/clad.toml:2: unknown key `tls.cert`: it is not in this version of clad; remove it",]
+        of_file("[access]\ntokens_file = \"x\"\n"),
+        ["ETC/clad.toml:2: unknown key `access.tokens_file`: it is not in this version of clad; remove it",]
     );
 }
 
@@ -73,7 +73,7 @@ fn what_a_later_version_will_know_is_unknown_and_says_so() {
 fn a_section_is_no_key_and_a_key_no_section() {
     assert_eq!(
         of_set("ingest.tcp=on"),
-        ["flag --set ingest.tcp=on: `ingest.tcp` is a section, not a key; nearest valid key: `ingest.tcp.listen`"]
+        ["flag --set ingest.tcp=on: `ingest.tcp` is a section, not a key; nearest valid key: `ingest.tcp.tls`"]
     );
     assert_eq!(
         of_file("[log.level]\nclad = \"debug\"\n"),
@@ -168,15 +168,15 @@ fn values_that_cannot_work_alone() {
         ("daemon.drain_timeout=0", "`daemon.drain_timeout`: it must be more than 0"),
         (
             "ingest.tcp.listen=0.0.0.0:7440",
-            "`ingest.tcp.listen`: 0.0.0.0:7440 is not a loopback address and TLS is not in this version of clad; set `ingest.tcp.allow_plaintext = true` to send everything in the clear",
+            "`ingest.tcp.listen`: 0.0.0.0:7440 is not a loopback address, and it does not speak TLS: use `ingest.tcp.tls = true`, with certificate and key in [tls], or set `ingest.tcp.allow_plaintext = true` to send everything in the clear",
         ),
         (
             "ingest.grpc.listen=[::]:1",
-            "`ingest.grpc.listen`: [::]:1 is not a loopback address and TLS is not in this version of clad; set `ingest.grpc.allow_plaintext = true` to send everything in the clear",
+            "`ingest.grpc.listen`: [::]:1 is not a loopback address, and it does not speak TLS: use `ingest.grpc.tls = true`, with certificate and key in [tls], or set `ingest.grpc.allow_plaintext = true` to send everything in the clear",
         ),
         (
             "metrics.listen=10.0.0.1:1",
-            "`metrics.listen`: 10.0.0.1:1 is not a loopback address and TLS is not in this version of clad; set `metrics.allow_plaintext = true` to send everything in the clear",
+            "`metrics.listen`: 10.0.0.1:1 is not a loopback address, and metrics have no TLS; set `metrics.allow_plaintext = true` to send them in the clear",
         ),
     ] {
         assert_eq!(of_set(set), [format!("flag --set {set}: {text}")]);
@@ -355,8 +355,8 @@ fn a_listener_of_syslog_says_what_is_wrong_with_it() {
         Fixture::new().file("clad.toml", file).errors(),
         [
             "ETC/clad.toml:4: `ingest.syslog.a.listen`: 127.0.0.1:514 is also `ingest.tcp.listen`",
-            "ETC/clad.toml:6: `ingest.syslog.b.listen`: 0.0.0.0:514 is not a loopback address and TLS is not in this \
-             version of clad; set `ingest.syslog.b.allow_plaintext = true` to send everything in the clear",
+            "ETC/clad.toml:6: `ingest.syslog.b.listen`: 0.0.0.0:514 is not a loopback address, and it does not speak TLS: \
+             use tls:// or set `ingest.syslog.b.allow_plaintext = true` to send everything in the clear",
             "ETC/clad.toml:7: `ingest.syslog.b.max_message`: 3 is too small; the least is 1KiB",
             "default: `ingest.syslog.c.listen`: it must be set, such as \"udp://127.0.0.1:514\"",
             "ETC/clad.toml:9: `ingest.syslog.c.time_zone`: \"Mars\" is no time zone: local, UTC, an offset such as \
@@ -368,7 +368,7 @@ fn a_listener_of_syslog_says_what_is_wrong_with_it() {
         ]
     );
     let wrong =
-        Fixture::new().set("ingest.syslog.a.listen=tls://127.0.0.1:6514").set("ingest.syslog.a.lissten=x").errors();
+        Fixture::new().set("ingest.syslog.a.listen=dtls://127.0.0.1:6514").set("ingest.syslog.a.lissten=x").errors();
     assert!(wrong[0].contains("`ingest.syslog.a.listen`: expected an address such as"), "{wrong:?}");
     assert!(wrong[1].ends_with("nearest valid key: `ingest.syslog.NAME.listen`"), "{wrong:?}");
     assert_eq!(wrong.len(), 2, "{wrong:?}");

@@ -95,7 +95,7 @@ fn no_table_replaces_a_value_and_no_value_a_table() {
         Fixture::new()
             .file("clad.toml", "[ingest]\ntcp.listen = \"127.0.0.1:7441\"\ngrpc.listen = \"127.0.0.1:7440\"\n")
     };
-    let section = "is a section, not a key; nearest valid key: `ingest.grpc.listen`";
+    let section = "is a section, not a key; nearest valid key: `ingest.grpc.tls`";
     assert_eq!(
         fixture().file("clad.d/1.toml", "ingest.grpc = false\n").errors(),
         [format!("ETC/clad.d/1.toml:1: `ingest.grpc` {section}")]
@@ -104,7 +104,7 @@ fn no_table_replaces_a_value_and_no_value_a_table() {
     assert_eq!(
         fixture().env("CLAD_INGEST__GRPC", "").errors(),
         ["environment variable CLAD_INGEST__GRPC: `ingest.grpc` is a section, not a key; \
-          nearest valid key: `CLAD_INGEST__GRPC__LISTEN`"]
+          nearest valid key: `CLAD_INGEST__GRPC__TLS`"]
     );
     let table =
         "expected an IP address and port such as \"127.0.0.1:7440\", or \"\" to turn it off, found a TOML table";

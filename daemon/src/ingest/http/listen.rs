@@ -31,6 +31,7 @@ use crate::ingest::{
     start_time_of_peer,
 };
 use crate::ops::metrics;
+use crate::tls::{Established, Tls};
 
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Bytes that every HTTP/2 client sends first; a request of HTTP/1 is longer.
@@ -40,16 +41,18 @@ const PREFACE_BEGIN: &[u8] = b"PRI ";
 /// Time and bytes that a connection over the limit gets to read why.
 const REFUSAL: (Duration, u64) = (Duration::from_secs(1), 64 * 1024);
 
-/// A listening socket of either kind.
+/// A listening socket of each kind.
 pub(crate) enum Listener {
     Tcp(TcpListener),
+    /// With the key of the configuration that says so.
+    Tls(TcpListener, Tls, &'static str),
     Unix(UnixListener),
 }
 
-/// Identity of a peer, as the kernel reports it.
-#[derive(Clone, Copy, Debug)]
+/// Identity of a peer, as the kernel reports it, or its certificate.
+#[derive(Clone, Debug)]
 pub(super) enum Identity {
-    Network(SocketAddr),
+    Network(SocketAddr, Option<Arc<str>>),
     Local { uid: u32, gid: u32, pid: Option<u32>, pid_start: Option<u64> },
 }
 
@@ -69,11 +72,11 @@ pub(crate) struct Caller {
 impl Listener {
     async fn accept(&self) -> io::Result<(Stream, Identity, Owner)> {
         match self {
-            Self::Tcp(listener) => {
+            Self::Tcp(listener) | Self::Tls(listener, ..) => {
                 let (stream, address) = listener.accept().await?;
                 let owner = sock_diag::owner(&stream, address).await;
                 let _ = stream.set_nodelay(true);
-                Ok((Stream::Tcp(stream), Identity::Network(address), owner))
+                Ok((Stream::Tcp(stream), Identity::Network(address, None), owner))
             }
             Self::Unix(listener) => {
                 let (stream, _) = listener.accept().await?;
@@ -90,17 +93,22 @@ impl Listener {
 impl Caller {
     /// The peer that appends by this caller.
     pub(crate) fn peer(&self, transport: Transport, may_read: bool) -> Peer {
-        match self.identity {
-            Identity::Network(address) => Peer::network(transport, Some(address), self.owner, may_read),
-            Identity::Local { uid, gid, pid, pid_start } => Peer::local(transport, uid, gid, pid, pid_start),
+        match &self.identity {
+            Identity::Network(address, identity) => {
+                Peer::certified(transport, Some(*address), self.owner, may_read, identity.clone())
+            }
+            Identity::Local { uid, gid, pid, pid_start } => Peer::local(transport, *uid, *gid, *pid, *pid_start),
         }
     }
 
-    /// Sender, for a resend: the user, where the kernel knows it, else the address. The network is none: its peers are many.
+    /// Sender, for a resend: the name in its certificate, else the user, where the kernel knows it, else the address. The
+    /// network is none: its peers are many.
     pub(crate) fn identity_hash(&self) -> u64 {
-        let name = match (self.owner, self.identity) {
-            (Owner::Uid(uid), _) | (_, Identity::Local { uid, .. }) => format!("uid {uid}"),
-            (Owner::Network, Identity::Network(address)) => format!("address {}", address.ip().to_canonical()),
+        let name = match (self.owner, &self.identity) {
+            (_, Identity::Network(_, Some(identity))) => format!("certificate {identity}"),
+            (Owner::Uid(uid), _) => format!("uid {uid}"),
+            (_, Identity::Local { uid, .. }) => format!("uid {uid}"),
+            (Owner::Network, Identity::Network(address, None)) => format!("address {}", address.ip().to_canonical()),
         };
         let mut first = [0; 8];
         first.copy_from_slice(&Sha256::digest(name)[..8]);
@@ -160,14 +168,37 @@ pub(super) fn accept(
                 }
             };
             let Some(slot) = connection_slots.take(owner, metrics::Transport::Grpc) else {
-                tokio::spawn(too_many(stream, no_place(&connection_slots.quota_usage(), owner)));
+                let error = no_place(&connection_slots.quota_usage(), owner);
+                match listener {
+                    // Words in the clear are none to a peer that speaks TLS.
+                    Listener::Tls(..) => count_refusal(AckLevel::Received, error.code, 1),
+                    _ => drop(tokio::spawn(too_many(stream, error))),
+                }
                 continue;
             };
             let service = live_settings.service();
             let times = (service.handshake_timeout, service.peer_timeouts);
-            let connection = Connection::new(stream, (identity, owner), slot, times, cut.clone());
-            if accepted.send(connection).await.is_err() {
-                return;
+            match (&listener, stream, identity) {
+                (Listener::Tls(_, tls, key), Stream::Tcp(stream), Identity::Network(address, _)) => {
+                    let (tls, at, accepted, cut) = (tls.clone(), (*key, address), accepted.clone(), cut.clone());
+                    let mut stop = stop.clone();
+                    tokio::spawn(async move {
+                        let established = tokio::select! {
+                            established = tls.http(stream, at, times.0, speaks_tls) => established,
+                            _ = stop.wait_for(|stop| *stop) => return,
+                        };
+                        let Some(Established { stream, name }) = established else { return };
+                        let identity = Identity::Network(address, name);
+                        let stream = Stream::Tls(Box::new(stream));
+                        let _ = accepted.send(Connection::new(stream, (identity, owner), slot, times, cut)).await;
+                    });
+                }
+                (_, stream, identity) => {
+                    let connection = Connection::new(stream, (identity, owner), slot, times, cut.clone());
+                    if accepted.send(connection).await.is_err() {
+                        return;
+                    }
+                }
             }
         }
     });
@@ -192,6 +223,15 @@ async fn too_many(mut stream: Stream, error: ErrorInfo) {
     let _ = tokio::time::timeout(REFUSAL.0, send_refusal).await;
 }
 
+/// For a peer that speaks HTTP without TLS.
+fn speaks_tls(first: &[u8]) -> Vec<u8> {
+    let text = "this listener speaks TLS alone: use https://, or grpcs:// in clad's own clients";
+    match PREFACE_BEGIN.starts_with(first) {
+        true => goaway(text),
+        false => refused("400 Bad Request", text, ""),
+    }
+}
+
 /// An empty SETTINGS frame, and GOAWAY with ENHANCE_YOUR_CALM: no call of this connection was looked at, so a client
 /// may make all of them again elsewhere or later.
 fn goaway(text: &str) -> Vec<u8> {
@@ -205,8 +245,12 @@ fn goaway(text: &str) -> Vec<u8> {
 
 /// The same for HTTP/1.
 fn unavailable(text: &str) -> Vec<u8> {
+    refused("503 Service Unavailable", text, "retry-after: 1\r\n")
+}
+
+fn refused(status: &str, text: &str, headers: &str) -> Vec<u8> {
     let length = text.len();
-    let head = "HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\ncontent-type: text/plain";
+    let head = format!("HTTP/1.1 {status}\r\n{headers}connection: close\r\ncontent-type: text/plain");
     format!("{head}\r\ncontent-length: {length}\r\n\r\n{text}").into_bytes()
 }
 

@@ -1,4 +1,4 @@
-//! A socket of either kind, as one type: a connection is polled for each piece, and should not pay for a box.
+//! A socket of each kind, as one type: a connection is polled for each piece, and should not pay for a box.
 
 use std::io;
 use std::pin::Pin;
@@ -6,11 +6,14 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::server::TlsStream;
 
 /// The socket.
 pub(super) enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
+    /// Rare enough beside its own buffers to be elsewhere.
+    Tls(Box<TlsStream<TcpStream>>),
 }
 
 /// Calls the method of the socket that it is.
@@ -19,6 +22,7 @@ macro_rules! delegate {
         match $stream.get_mut() {
             Stream::Tcp(stream) => Pin::new(stream).$method($($argument),*),
             Stream::Unix(stream) => Pin::new(stream).$method($($argument),*),
+            Stream::Tls(stream) => Pin::new(stream.as_mut()).$method($($argument),*),
         }
     };
 }
@@ -29,6 +33,7 @@ impl Stream {
         match self {
             Self::Tcp(stream) => stream.writable().await,
             Self::Unix(stream) => stream.writable().await,
+            Self::Tls(stream) => stream.get_ref().0.writable().await,
         }
     }
 }
@@ -53,7 +58,7 @@ impl AsyncWrite for Stream {
     }
 
     fn is_write_vectored(&self) -> bool {
-        true // both are
+        true // all are
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

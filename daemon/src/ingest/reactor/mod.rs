@@ -30,6 +30,7 @@ mod socket;
 mod sources;
 #[cfg(test)]
 mod tests;
+mod tls_socket;
 mod turn;
 
 use std::cell::Cell;
@@ -51,6 +52,7 @@ use self::queue::{At, Queue, Ready};
 use self::socket::Source;
 pub(crate) use self::socket::{GiveFds, Socket, TakeFds};
 use self::sources::Sources;
+pub(crate) use self::tls_socket::TlsSocket;
 use self::turn::TASK_TURN_MAX;
 use crate::defect::ends_clad;
 

@@ -21,6 +21,7 @@ mod record;
 mod relp;
 mod streams;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,9 +33,11 @@ use tokio::sync::watch;
 
 use super::http::Calls;
 use super::{
-    ConnectionSlots, LiveSettings, OwnProducers, Peer, count_refusal, no_place, sock_diag, start_time_of_peer,
+    ConnectionSlot, ConnectionSlots, LiveSettings, OwnProducers, Peer, count_refusal, no_place, sock_diag,
+    start_time_of_peer,
 };
 use crate::ops::metrics;
+use crate::tls::{Established, Tls};
 pub(crate) use datagrams::Datagrams;
 pub(crate) use message::Rules;
 use streams::{Incoming, StreamIntake, StreamSocket};
@@ -63,9 +66,18 @@ pub(crate) struct ListenerSettings {
 
 /// A listening socket of streams.
 pub(crate) enum Listener {
-    Tcp(TcpListener),
-    Relp(TcpListener),
+    Tcp(TcpListener, Option<Tls>),
+    Relp(TcpListener, Option<Tls>),
     Unix(UnixListener),
+}
+
+/// A connection that was accepted.
+struct AcceptedStream {
+    socket: StreamSocket,
+    peer: Peer,
+    transport: metrics::Transport,
+    /// TLS comes first, with a peer at this address.
+    tls: Option<(Tls, SocketAddr)>,
 }
 
 impl Syslog {
@@ -105,7 +117,7 @@ impl Syslog {
                 accepted = listener.accept() => accepted,
                 _ = self.stop.wait_for(|stop| *stop) => return,
             };
-            let (socket, peer, transport) = match accepted {
+            let accepted = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!(%error, "accept failed on a socket for syslog");
@@ -113,51 +125,74 @@ impl Syslog {
                     continue;
                 }
             };
-            let owner = peer.quota_owner();
-            let Some(slot) = self.connection_slots.take(owner, transport) else {
+            let owner = accepted.peer.quota_owner();
+            let Some(slot) = self.connection_slots.take(owner, accepted.transport) else {
                 // The protocols have no words for it: the connection ends.
                 count_refusal(AckLevel::Received, no_place(&self.connection_slots.quota_usage(), owner).code, 1);
                 continue;
             };
-            let service = self.live_settings.service();
-            let (name, times) = (peer.name.clone(), service.peer_timeouts);
-            let input = Incoming::new(
-                socket,
-                (service.buffers.handle(owner), settings.max_message),
-                slot,
-                transport,
-                self.stop.clone(),
-            );
-            let is_relp = matches!(listener, Listener::Relp(_));
-            let level = if is_relp { settings.level } else { AckLevel::None };
-            let intake = StreamIntake::begin(service.admission, &self.producers, peer, level, settings.rules.clone());
-            match intake {
-                Ok(intake) if is_relp => {
-                    tokio::spawn(relp::serve(input, intake, settings.max_message, times, name));
+            let (mut syslog, settings) = (self.clone(), settings.clone());
+            tokio::spawn(async move {
+                let timeout = syslog.live_settings.service().handshake_timeout;
+                let accepted = tokio::select! {
+                    accepted = accepted.after_handshake(timeout) => accepted,
+                    _ = syslog.stop.wait_for(|stop| *stop) => None,
+                };
+                if let Some(accepted) = accepted {
+                    syslog.serve_one(accepted, slot, settings).await;
                 }
-                Ok(intake) => {
-                    tokio::spawn(streams::serve(input, intake, settings.max_message, name));
-                }
-                Err(error) => tracing::info!(%error, "a connection of syslog is not taken"),
-            }
+            });
+        }
+    }
+
+    async fn serve_one(self, accepted: AcceptedStream, slot: ConnectionSlot, settings: ListenerSettings) {
+        let AcceptedStream { socket, peer, transport, .. } = accepted;
+        let service = self.live_settings.service();
+        let (name, times) = (peer.name.clone(), service.peer_timeouts);
+        let held = (service.buffers.handle(peer.quota_owner()), settings.max_message);
+        let input = Incoming::new(socket, held, slot, transport, self.stop.clone());
+        let is_relp = transport == metrics::Transport::Relp;
+        let level = if is_relp { settings.level } else { AckLevel::None };
+        match StreamIntake::begin(service.admission, &self.producers, peer, level, settings.rules) {
+            Ok(intake) if is_relp => relp::serve(input, intake, settings.max_message, times, name).await,
+            Ok(intake) => streams::serve(input, intake, settings.max_message, name).await,
+            Err(error) => tracing::info!(%error, "a connection of syslog is not taken"),
         }
     }
 }
 
+impl AcceptedStream {
+    /// The connection within TLS, where its listener speaks that; nothing where the handshake came to nothing.
+    async fn after_handshake(self, timeout: Duration) -> Option<Self> {
+        let Self { socket, peer, transport, tls } = self;
+        let (stream, (tls, address)) = match (socket, tls) {
+            (StreamSocket::Tcp(stream), Some(tls)) => (stream, tls),
+            (socket, tls) => return Some(Self { socket, peer, transport, tls }),
+        };
+        // The protocols have no words for a peer that speaks no TLS.
+        let at = ("ingest.syslog.NAME.listen", address);
+        let Established { stream, name } = tls.framed(stream, at, timeout, |_| Vec::new()).await?;
+        let peer = Peer::certified(peer.transport, Some(address), peer.quota_owner(), false, name);
+        Some(Self { socket: StreamSocket::Tls(Box::new(stream)), peer, transport, tls: None })
+    }
+}
+
 impl Listener {
-    async fn accept(&self) -> std::io::Result<(StreamSocket, Peer, metrics::Transport)> {
+    async fn accept(&self) -> std::io::Result<AcceptedStream> {
         match self {
-            Self::Tcp(listener) | Self::Relp(listener) => {
+            Self::Tcp(listener, tls) | Self::Relp(listener, tls) => {
                 let (stream, address) = listener.accept().await?;
                 let owner = sock_diag::owner(&stream, address).await;
                 super::listen::keep_alive(&stream)?;
                 let (transport, label) = match self {
-                    Self::Relp(_) => (Transport::Relp, metrics::Transport::Relp),
+                    Self::Relp(..) => (Transport::Relp, metrics::Transport::Relp),
                     _ => (Transport::SyslogTcp, metrics::Transport::SyslogTcp),
                 };
                 // An answer waits for no other.
                 stream.set_nodelay(true)?;
-                Ok((StreamSocket::Tcp(stream), Peer::network(transport, Some(address), owner, false), label))
+                let peer = Peer::network(transport, Some(address), owner, false);
+                let tls = tls.clone().map(|tls| (tls, address));
+                Ok(AcceptedStream { socket: StreamSocket::Tcp(stream), peer, transport: label, tls })
             }
             Self::Unix(listener) => {
                 let (stream, _) = listener.accept().await?;
@@ -165,7 +200,8 @@ impl Listener {
                 let pid = cred.pid().and_then(|pid| u32::try_from(pid).ok());
                 let pid_start = pid.and_then(|pid| start_time_of_peer(&stream, pid));
                 let peer = Peer::local(Transport::SyslogUnix, cred.uid(), cred.gid(), pid, pid_start);
-                Ok((StreamSocket::Unix(stream), peer, metrics::Transport::SyslogUnix))
+                let (socket, transport) = (StreamSocket::Unix(stream), metrics::Transport::SyslogUnix);
+                Ok(AcceptedStream { socket, peer, transport, tls: None })
             }
         }
     }

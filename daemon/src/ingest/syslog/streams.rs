@@ -13,9 +13,10 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{Notify, watch};
+use tokio_rustls::server::TlsStream;
 
 use super::framing::{Framing, RawMessage};
 use super::message::{self, Rules};
@@ -36,17 +37,20 @@ const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time between two tries of an append that was refused for now.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
-/// A connection of either kind.
+/// A connection of each kind.
 pub(super) enum StreamSocket {
     Tcp(TcpStream),
     Unix(UnixStream),
+    Tls(Box<TlsStream<TcpStream>>),
 }
 
 impl StreamSocket {
-    async fn readable(&self) -> io::Result<()> {
+    async fn readable(&mut self) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => stream.readable().await,
             Self::Unix(stream) => stream.readable().await,
+            // The session may have bytes that the socket has no more.
+            Self::Tls(stream) => stream.fill_buf().await.map(drop),
         }
     }
 
@@ -54,6 +58,7 @@ impl StreamSocket {
         match self {
             Self::Tcp(stream) => stream.read_buf(buf).await,
             Self::Unix(stream) => stream.read_buf(buf).await,
+            Self::Tls(stream) => stream.read_buf(buf).await,
         }
     }
 
@@ -62,6 +67,10 @@ impl StreamSocket {
         match self {
             Self::Tcp(stream) => stream.write_all(bytes).await,
             Self::Unix(stream) => stream.write_all(bytes).await,
+            Self::Tls(stream) => {
+                stream.write_all(bytes).await?;
+                stream.flush().await
+            }
         }
     }
 
@@ -69,6 +78,7 @@ impl StreamSocket {
         match self {
             Self::Tcp(stream) => stream.shutdown().await,
             Self::Unix(stream) => stream.shutdown().await,
+            Self::Tls(stream) => stream.shutdown().await,
         }
     }
 }

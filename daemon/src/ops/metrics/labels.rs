@@ -189,6 +189,36 @@ label! {
 }
 
 label! {
+    /// End of a handshake of TLS.
+    Handshake, "result" {
+        /// A new session.
+        Full = "full",
+        /// A session that goes on.
+        Resumed = "resumed",
+        /// The peer speaks no TLS.
+        Plaintext = "plaintext",
+        /// The bytes behind the first one are no TLS.
+        NotTls = "not_tls",
+        /// The peer has shown no certificate, and one is required.
+        NoCertificate = "no_certificate",
+        /// The peer's certificate is refused.
+        BadCertificate = "bad_certificate",
+        /// No version or cipher that both speak.
+        Incompatible = "incompatible",
+        /// The peer refuses the daemon's certificate, or what it offers.
+        Refused = "refused",
+        /// It took longer than `[limits] handshake_timeout`.
+        Timeout = "timeout",
+        /// Too many were under way: the oldest ended.
+        Crowded = "crowded",
+        /// The peer has gone.
+        Closed = "closed",
+        /// Anything else.
+        Failed = "failed",
+    }
+}
+
+label! {
     /// Why a segment was sealed.
     Trigger, "trigger" {
         /// It was full.

@@ -17,12 +17,12 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub(crate) use labels::Label;
 pub use labels::{
-    Broken, Dropped, Fallback, Level, OtlpCode, Recovery, Rejected, Rule, Share, SyslogFormat, Transport, Trigger,
-    Watermark,
+    Broken, Dropped, Fallback, Handshake, Level, OtlpCode, Recovery, Rejected, Rule, Share, SyslogFormat, Transport,
+    Trigger, Watermark,
 };
 use scrape::meters;
 pub use scrape::{Scrape, install};
@@ -195,6 +195,17 @@ counting! { m:
             m.reload_time.set(at.as_secs_f64());
         }
     }
+
+    /// A handshake of TLS has ended.
+    pub fn tls_handshake(result: Handshake) { m.tls_handshakes.of(result).increment(1) }
+
+    /// The end of the certificate in force.
+    pub fn tls_certificate_expiry(at: SystemTime) {
+        m.tls_expiry.set(at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64());
+    }
+
+    /// The files are refused, or not any more.
+    pub fn tls_reload_failed(failed: bool) { m.tls_reload_failed.set(f64::from(u8::from(failed))) }
 
     /// The records of these offsets were found damaged, or lost; meeting them again does not count them again.
     pub fn damaged(from: u64, to: u64) { m.corrupt_records.increment(m.damaged.note(from, to)) }

@@ -1,0 +1,48 @@
+//! TLS by programs of other makes, and the page docs/TLS.md as an operator follows it.
+//!
+//! Invariants: rsyslog is unpacked below the build folder, and not installed. The cases are the tests in `e2e/tests/tls`.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::disk::{built_tests, closing_words};
+use super::{Run, need, output, unpacked};
+
+const RELOADS_DEFAULT: u64 = 40;
+/// rsyslog with its driver for TLS, and libraries of theirs that a plain Debian does not have.
+const PACKAGES: [&str; 5] = ["rsyslog", "rsyslog-openssl", "libestr0", "libfastjson4", "liblognorm5"];
+
+const CASES: [(&str, &str); 5] = [
+    ("the blocks of TLS.md, but for ports and paths", "real::the_blocks_of_the_page"),
+    ("openssl: TLS 1.2 and 1.3, and nothing older", "real::openssl_speaks_what_is_spoken_and_nothing_older"),
+    ("curl: OTLP by HTTPS, HTTP/1.1 and HTTP/2", "real::curl_exports_over_https"),
+    ("rsyslog: syslog over TLS, by its certificate", "real::rsyslog_forwards_over_tls"),
+    ("reloads under load refuse nobody and lose nothing", "renewal::reloads_under_load_refuse_nobody_and_lose_nothing"),
+];
+
+pub(super) fn run(run: &mut Run) -> Result<()> {
+    let reloads = match run.args.as_slice() {
+        [] => RELOADS_DEFAULT,
+        [reloads] => reloads.parse().context("cargo xtask ci tls [RELOADS]")?,
+        more => bail!("cargo xtask ci tls [RELOADS], not {}", more.join(" ")),
+    };
+    need("openssl", &["openssl"])?;
+    need("curl", &["curl"])?;
+    let programs = unpacked(&run.root, "syslog-tls", &PACKAGES, &["usr/sbin/rsyslogd"])?;
+    let tests = built_tests(&run.root, "tls")?;
+    for (case, test) in CASES {
+        run.case(case, || {
+            let mut command = Command::new(&tests);
+            command.args(["--include-ignored", "--exact", test]).env("RUST_BACKTRACE", "0");
+            command.env("CLAD_SYSLOG_PROGRAMS", &programs).env("CLAD_TLS_RELOADS", reloads.to_string());
+            let said = output(command.arg("--nocapture"))?;
+            ensure!(closing_words(&said), "the test did not run:\n{said}");
+            for line in said.lines().filter_map(|line| line.find("reloads: ").map(|at| &line[at..])) {
+                println!("          {line}");
+            }
+            Ok(())
+        });
+    }
+    Ok(())
+}
