@@ -1,5 +1,6 @@
 //! Real OTLP exporters, none of them changed, send to a `clad`; what they sent is read back. `cargo xtask ci otlp` builds the
-//! agents in `e2e/otlp`, calls these tests one by one, and nobody else does. `e2e/otlp/README.md` says what an agent does.
+//! agents in `e2e/otlp`, and calls these tests one by one. `e2e/otlp/README.md` says what an agent does. A plain run has the
+//! tests of [`bench`] alone.
 //!
 //! Invariants: an agent says by itself what its SDK called a success, and only that counts; what a record must be is made
 //! from its number alone ([`expected`]), never from what was sent.
@@ -8,6 +9,7 @@
 //! `CLAD_OTLP_KILLS` sets the kills. `CLAD_OTLP_GRPCURL` and `CLAD_OTLP_TELEMETRYGEN` are programs.
 
 mod agent;
+mod bench;
 mod expected;
 mod export;
 mod kills;
