@@ -12,7 +12,9 @@ use crate::outcome::Outcome;
 use crate::place::{On, Place};
 use crate::results::{Aim, Results};
 use crate::writers::Limit;
-use crate::{append, bulk, cells, device_bytes, file_writer, logging_call, read, speed, syslog_load, write_sync};
+use crate::{
+    append, bulk, cells, device_bytes, file_writer, logging_call, otlp_load, read, speed, syslog_load, write_sync,
+};
 
 /// Storage benches of clad's journal. Figures want `chrt -f 10` and a folder on a disk
 #[derive(Parser)]
@@ -55,6 +57,9 @@ enum Bench {
     /// Messages of syslog or RELP to any receiver, as fast as it takes them; prints one line of JSON
     #[command(name = "syslog_load")]
     SyslogLoad(SyslogLoad),
+    /// Log requests by OTLP to any receiver, or by clad's own gRPC, as fast as they are taken; prints one line of JSON
+    #[command(name = "otlp_load")]
+    OtlpLoad(otlp_load::Plan),
 }
 
 /// Where, and where to put the results.
@@ -419,6 +424,7 @@ fn execute(bench: Bench) -> Result<()> {
             let SyslogLoad { to, messages, size, window, rate } = args;
             print_sent(&syslog_load::Plan { to, messages, size, window, rate }.run()?)
         }
+        Bench::OtlpLoad(plan) => print_sent(&plan.run()?),
         Bench::Speed(args) => {
             let plan = speed::Plan {
                 rows: args.row,
@@ -449,7 +455,7 @@ pub fn print_outcome(outcome: Outcome) -> Result<()> {
 }
 
 #[expect(clippy::print_stdout, reason = "what was asked for")]
-fn print_sent(sent: &syslog_load::Sent) -> Result<()> {
+fn print_sent(sent: &impl serde::Serialize) -> Result<()> {
     println!("{}", serde_json::to_string(sent)?);
     Ok(())
 }

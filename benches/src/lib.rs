@@ -23,6 +23,7 @@
 //! | [`speed`] | what is to be reached: rows of contenders, peers and [`fio`] among them, in turn |
 //! | [`device_bytes`] | what a durable record costs the device, counted where the kernel counts |
 //! | [`syslog_load`] | a sender of syslog and RELP, for any receiver |
+//! | [`otlp_load`] | a sender of log requests by OTLP and by clad's own gRPC, for any receiver |
 //! | [`logging_call`] | a logging call of Rust, `tracing` and C, beside a non-blocking file writer, in turn |
 //! | [`place`] | the folder, what it stands on, and file systems in a file |
 //! | [`outcome`], [`results`], [`stats`] | one run, all runs of a bench, and figures, for programs |
@@ -40,6 +41,7 @@ pub mod durable;
 pub mod file_writer;
 pub mod fio;
 pub mod logging_call;
+pub mod otlp_load;
 pub mod outcome;
 pub mod pattern;
 pub mod place;

@@ -203,3 +203,14 @@ fn a_logging_call_is_counted() {
     plan.run().expect_err("there is no daemon");
     assert!(empty(dir.path()));
 }
+
+/// Nobody listens there, or nobody could.
+#[test]
+fn a_sender_of_log_requests_without_a_receiver_has_no_figures() {
+    for to in ["grpc://127.0.0.1:1", "http://127.0.0.1:1", "ingest://127.0.0.1:1", "udp://127.0.0.1:1", "127.0.0.1:1"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_clad-benches"));
+        let said =
+            command.args(["otlp_load", to, "--connections", "1", "--requests", "1"]).output().expect("it starts");
+        assert!(said.status.code() == Some(1) && said.stdout.is_empty() && !said.stderr.is_empty(), "{to}: {said:?}");
+    }
+}

@@ -181,14 +181,14 @@ impl Journal<'_> {
 
     /// The entry to go on behind is not there.
     async fn missing(&mut self) -> Result<()> {
-        metrics::lost();
+        metrics::lost(metrics::Lost::Source);
         tracing::warn!("the journal has not kept the entry behind which this relay goes on: some may be missing");
         self.note(13, "the journal has not kept the entry behind which this relay goes on: some may be missing").await
     }
 
     async fn push(&mut self, entry: &JournalEntry) -> Result<()> {
         let Some(cursor) = entry.cursor() else {
-            metrics::lost();
+            metrics::lost(metrics::Lost::Source);
             tracing::error!("an entry without a cursor is left out");
             return Ok(());
         };

@@ -138,6 +138,7 @@ impl Log {
         let (count, bytes) = (self.batch.count(), self.batch.len_bytes());
         let reserved = self.producer.reserve(bytes).await.context("the log takes nothing any more")?;
         let ticket = reserved.submit_batch(&mut self.batch).context("the log takes nothing any more")?;
+        metrics::handed_over(count);
         self.in_flight.push_back((ticket, count, bytes));
         self.settle_ready()
     }
@@ -160,6 +161,7 @@ impl Log {
         let (count, bytes) = (batch.count(), batch.len_bytes());
         let reserved = self.producer.reserve(bytes).await.context("the log takes nothing any more")?;
         let ticket = reserved.submit_batch(&mut batch).context("the log takes nothing any more")?;
+        metrics::handed_over(count);
         self.in_flight.push_back((ticket, count, bytes));
         Ok(())
     }
@@ -186,6 +188,7 @@ impl Log {
 
     fn settled(&mut self, outcome: Result<clad_client::Receipt, AppendError>) -> Result<Option<u64>> {
         let Some((_, count, bytes)) = self.in_flight.pop_front() else { return Ok(None) };
+        metrics::answered(count);
         match outcome {
             Ok(receipt) => {
                 metrics::stored(u64::from(count), bytes as u64);
@@ -193,7 +196,7 @@ impl Log {
             }
             // The daemon takes less than it said: these can never be stored.
             Err(error) if is_final(&error) => {
-                metrics::lost();
+                metrics::lost(metrics::Lost::Refused);
                 tracing::error!("{count} records are lost: {error}");
                 Ok(None)
             }

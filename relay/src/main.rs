@@ -20,6 +20,8 @@ mod config;
 mod files;
 mod journal;
 mod log;
+#[cfg(test)]
+mod man;
 mod metrics;
 mod state;
 

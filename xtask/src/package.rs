@@ -24,8 +24,10 @@ pub(crate) const FILES: &[(&str, &str)] = &[
     ("deploy/sysusers.d/clad.conf", "usr/lib/sysusers.d/clad.conf"),
     ("deploy/clad.toml", "etc/clad/clad.toml"),
     ("deploy/mixin/dashboards/clad-disk.json", "usr/share/clad/mixin/dashboards/clad-disk.json"),
+    ("deploy/mixin/dashboards/clad-relay.json", "usr/share/clad/mixin/dashboards/clad-relay.json"),
     ("deploy/mixin/dashboards/clad-throughput.json", "usr/share/clad/mixin/dashboards/clad-throughput.json"),
     ("deploy/mixin/rules/clad-alerts.yaml", "usr/share/clad/mixin/rules/clad-alerts.yaml"),
+    ("deploy/mixin/rules/clad-relay-alerts.yaml", "usr/share/clad/mixin/rules/clad-relay-alerts.yaml"),
     ("deploy/mixin/rules/clad-recording.yaml", "usr/share/clad/mixin/rules/clad-recording.yaml"),
     ("docs/OPERATIONS.md", "usr/share/doc/clad/OPERATIONS.md"),
     ("docs/REFERENCE.md", "usr/share/doc/clad/REFERENCE.md"),
@@ -45,6 +47,7 @@ const RELAY_FILES: &[(&str, &str)] = &[
 ];
 /// The manual pages, by their sections.
 const MAN: &str = "deploy/man";
+const RELAY_MAN: &str = "relay/man";
 /// Where shells look for what they complete.
 const COMPLETIONS: [(&str, &str); 3] = [
     ("bash", "usr/share/bash-completion/completions/clactl"),
@@ -143,18 +146,24 @@ pub(crate) fn lay_out(root: &Path, programs: &[PathBuf], stage: &Path) -> Result
     for (from, to) in FILES {
         copy(&root.join(from), &stage.join(to), 0o644)?;
     }
-    for page in fs::read_dir(root.join(MAN)).context("the manual pages")? {
-        let page = page?.path();
-        let name = page.file_name().context("a page has a name")?;
-        let section = page.extension().and_then(|end| end.to_str()).context("a page has a section")?;
-        copy(&page, &stage.join(format!("usr/share/man/man{section}")).join(name), 0o644)?;
-    }
+    lay_out_pages(&root.join(MAN), stage)?;
     for program in programs {
         let name = program.file_name().context("a program has a name")?;
         copy(program, &stage.join("usr/bin").join(name), 0o755)?;
         if name == "clactl" {
             complete(program, stage)?;
         }
+    }
+    Ok(())
+}
+
+/// Lays out the manual pages of a folder.
+fn lay_out_pages(pages: &Path, stage: &Path) -> Result<()> {
+    for page in fs::read_dir(pages).context("the manual pages")? {
+        let page = page?.path();
+        let name = page.file_name().context("a page has a name")?;
+        let section = page.extension().and_then(|end| end.to_str()).context("a page has a section")?;
+        copy(&page, &stage.join(format!("usr/share/man/man{section}")).join(name), 0o644)?;
     }
     Ok(())
 }
@@ -191,11 +200,16 @@ pub(crate) fn deb(root: &Path, programs: &[PathBuf], out: &Path, more: &str, com
 pub(crate) fn relay_deb(root: &Path, program: &Path, out: &Path, compression: &str) -> Result<PathBuf> {
     let stage = tempfile::tempdir().context("no temporary folder")?;
     let tree = stage.path().join("tree");
-    for (from, to) in RELAY_FILES {
-        copy(&root.join(from), &tree.join(to), 0o644)?;
-    }
-    copy(program, &tree.join("usr/bin/clad-relay"), 0o755)?;
+    lay_out_relay(root, program, &tree)?;
     close(&RELAY, &[program.to_owned()], &tree, out, "", compression)
+}
+
+fn lay_out_relay(root: &Path, program: &Path, stage: &Path) -> Result<()> {
+    for (from, to) in RELAY_FILES {
+        copy(&root.join(from), &stage.join(to), 0o644)?;
+    }
+    lay_out_pages(&root.join(RELAY_MAN), stage)?;
+    copy(program, &stage.join("usr/bin/clad-relay"), 0o755)
 }
 
 /// Makes a package of what is laid out.
@@ -303,6 +317,17 @@ mod tests {
     fn the_c_library_is_the_newest_that_is_named() {
         assert_eq!(needed_glibc(b"..GLIBC_2.2.5..GLIBC_2.34\0GLIBC_2.4\0\0"), (2, 34));
         assert_eq!(needed_glibc(b"static"), (2, 0));
+    }
+
+    #[test]
+    fn the_package_of_the_relay_has_its_manual_pages() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let stage = tempfile::tempdir().unwrap();
+        lay_out_relay(root, &root.join("relay/Cargo.toml"), stage.path()).unwrap();
+        for command in ["", "-run", "-check", "-status", "-begin"] {
+            let page = format!("usr/share/man/man8/clad-relay{command}.8");
+            assert!(stage.path().join(&page).is_file(), "{page} is not installed");
+        }
     }
 
     #[test]

@@ -29,6 +29,11 @@ impl Agent {
         Self { words, language: given("CLAD_OTLP_LANGUAGE"), transport: given("CLAD_OTLP_TRANSPORT") }
     }
 
+    /// The program that runs it.
+    pub(crate) fn program(&self) -> &str {
+        &self.words[0]
+    }
+
     /// One that is a line of the shell, and sends nothing.
     pub(crate) fn of_a_shell(line: &str) -> Self {
         Self { words: ["sh", "-c", line].map(str::to_owned).to_vec(), language: "sh".into(), transport: "none".into() }

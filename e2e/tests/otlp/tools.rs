@@ -15,7 +15,7 @@ const GENERATED: usize = 50;
 const TIMES: [&str; 2] = ["1544712660300000001", "1544712660300000002"];
 
 /// A request as the specification writes JSON, with each kind of value; ids in hex, or in what `ids` makes of them.
-fn document(ids: [&str; 2]) -> Json {
+pub(crate) fn document(ids: [&str; 2]) -> Json {
     let values = json!([
         {"key": "text", "value": {"stringValue": "Zürich/東京"}},
         {"key": "number as text", "value": {"intValue": i64::MIN.to_string()}},
@@ -44,7 +44,7 @@ fn document(ids: [&str; 2]) -> Json {
 }
 
 /// Compares a record of [`document`] with what it must be.
-fn is_the_document(record: &Json) {
+pub(crate) fn is_the_document(record: &Json) {
     let wanted = json!({
         "time": "2018-12-13T14:51:00.300000001Z", "observed_time": "2018-12-13T14:51:00.300000002Z",
         "severity_number": 10, "severity_text": "Information", "component": "my.service", "body": "Example log record",
@@ -61,12 +61,12 @@ fn is_the_document(record: &Json) {
 }
 
 /// The ids in hex, as in JSON of OTLP.
-const HEX: [&str; 2] = ["5B8EFFF798038103D269B633813FC60C", "EEE19B7EC3C1B174"];
+pub(crate) const HEX: [&str; 2] = ["5B8EFFF798038103D269B633813FC60C", "EEE19B7EC3C1B174"];
 /// The same in base64, as in JSON of protobuf, which grpcurl takes.
 const BASE64: [&str; 2] = ["W47/95gDgQPSabYzgT/GDA==", "7uGbfsPBsXQ="];
 
 /// Calls curl with a body; the status and what was answered.
-fn curl(arguments: &[&str], body: &[u8]) -> (u16, String) {
+pub(crate) fn curl(arguments: &[&str], body: &[u8]) -> (u16, String) {
     let mut command = Command::new("curl");
     command.args([
         "--silent",

@@ -1,10 +1,11 @@
 //! The dashboards and alerts of `deploy/mixin` on a real Prometheus (`CLAD_PROMETHEUS`), the rules with shorter
-//! times (`CLAD_PROMETHEUS_RULES`). `cargo xtask ci prometheus` calls them, one by one, and nobody else.
+//! times (`CLAD_PROMETHEUS_RULES`); `CLAD_RELAY` is clad-relay. `cargo xtask ci prometheus` calls them, one by one, and nobody else.
 
 mod clock;
 mod disks;
 mod faults;
 mod load;
 mod queries;
+mod relay;
 mod rings;
 mod server;

@@ -6,6 +6,7 @@ use std::path::Path;
 use clad_e2e::{Setup, json};
 
 use crate::load::Load;
+use crate::relay::{FILES, Relay};
 use crate::server::{Prometheus, given};
 
 /// What the disk of the machine may raise by itself; all others are ours.
@@ -46,6 +47,9 @@ fn every_panel_and_every_rule_gives_data() {
     let daemon = setup.set("journal.max_record_bytes", "128KiB").set("retention.max_bytes", "3MiB").start();
     let prometheus = Prometheus::over(&daemon);
     let load = Load::on(&daemon);
+    let relay = Relay::start(&daemon, FILES);
+    fs::write(relay.path("a.log"), "one\ntwo\n").expect("written");
+    prometheus.scrape_relay(relay.metrics());
     // Until everything has happened that is shown: rotation, retention, and acks at each level for a whole window.
     prometheus.wait("retention", || {
         prometheus.value("clad_retention_removed_segments_total{rule=\"max_bytes\"} > 2").is_some()

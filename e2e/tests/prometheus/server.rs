@@ -37,12 +37,14 @@ impl Prometheus {
         let text = format!(
             "global:\n  scrape_interval: 500ms\n  scrape_timeout: 500ms\n  evaluation_interval: 500ms\n\
              rule_files: ['{}/rules/*.yaml']\n\
-             scrape_configs:\n  - job_name: clad\n    file_sd_configs:\n      - files: ['{}/targets.json']\n",
+             scrape_configs:\n  - job_name: clad\n    file_sd_configs:\n      - files: ['{folder}/targets.json']\n\
+             \x20 - job_name: clad-relay\n    file_sd_configs:\n      - files: ['{folder}/relays.json']\n",
             rules.display(),
-            folder.path().display()
+            folder = folder.path().display()
         );
         fs::write(&config, text).expect("a configuration");
-        fs::write(folder.path().join("targets.json"), targets(Some(daemon))).expect("targets");
+        fs::write(folder.path().join("targets.json"), targets(Some(daemon.port("metrics")))).expect("targets");
+        fs::write(folder.path().join("relays.json"), targets(None)).expect("targets");
         let mut command = Command::new(given("CLAD_PROMETHEUS"));
         command.arg(format!("--config.file={}", config.display()));
         command.arg(format!("--storage.tsdb.path={}", folder.path().join("data").display()));
@@ -63,10 +65,19 @@ impl Prometheus {
 
     /// Has it scrape that daemon, or nobody.
     pub(crate) fn scrape(&self, daemon: Option<&Daemon>) {
+        self.set("targets.json", daemon.map(|daemon| daemon.port("metrics")));
+    }
+
+    /// Has it scrape a relay too.
+    pub(crate) fn scrape_relay(&self, metrics: SocketAddr) {
+        self.set("relays.json", Some(metrics));
+    }
+
+    fn set(&self, list: &str, target: Option<SocketAddr>) {
         // In one step: a list that is half there would be an error.
         let next = self.folder.path().join("next");
-        fs::write(&next, targets(daemon)).expect("targets");
-        fs::rename(next, self.folder.path().join("targets.json")).expect("targets");
+        fs::write(&next, targets(target)).expect("targets");
+        fs::rename(next, self.folder.path().join(list)).expect("targets");
     }
 
     fn ask(&self, path: &str) -> Json {
@@ -166,9 +177,9 @@ impl Drop for Prometheus {
     }
 }
 
-fn targets(daemon: Option<&Daemon>) -> String {
-    let targets = daemon.map(|daemon| daemon.port("metrics").to_string());
-    serde_json::json!([{ "targets": targets.into_iter().collect::<Vec<_>>() }]).to_string()
+fn targets(target: Option<SocketAddr>) -> String {
+    let targets: Vec<String> = target.iter().map(SocketAddr::to_string).collect();
+    serde_json::json!([{ "targets": targets }]).to_string()
 }
 
 /// As a value in an address.

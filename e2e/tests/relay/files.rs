@@ -1,6 +1,8 @@
 //! From files: lines, records of several lines, places, and what is gone.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
 
 use super::{Relay, append, daemon, left_behind, wait_for};
 
@@ -37,6 +39,29 @@ fn a_record_of_several_lines_is_one() {
     assert_eq!(wait_for(&daemon, &mut relay, 2), ["1 a\n at x\n at y", "2 b\n at z"]);
     append(&relay.path("a.log"), "3 c\n");
     assert_eq!(wait_for(&daemon, &mut relay, 3)[2], "3 c");
+    // Lines that come one after the other are one record too, unless none comes for a second.
+    let number = (4..).find(|number| {
+        append(&relay.path("a.log"), &format!("{number} d\n"));
+        let gaps = (0..5).map(|_| {
+            let before = Instant::now();
+            std::thread::sleep(Duration::from_millis(300));
+            append(&relay.path("a.log"), " at w\n");
+            before.elapsed()
+        });
+        gaps.max() < Some(Duration::from_secs(1))
+    });
+    let begin = format!("{} d", number.expect("a machine that does not stand still"));
+    append(&relay.path("a.log"), "0 end\n");
+    let mut count = 5;
+    let bodies = loop {
+        let bodies = wait_for(&daemon, &mut relay, count);
+        if bodies.last().is_some_and(|body| body == "0 end") {
+            break bodies;
+        }
+        count = bodies.len() + 1;
+    };
+    let found: Vec<&String> = bodies.iter().filter(|body| body.starts_with(&begin)).collect();
+    assert_eq!(found, [&(begin + &"\n at w".repeat(5))], "{bodies:#?}");
 }
 
 /// Begun at the end, it goes on from there, whatever happens before the first line.
@@ -133,6 +158,32 @@ fn one_process_runs_a_relay_and_a_wrong_file_is_refused_in_words() {
     assert!(said.contains("is not right") && said.contains("unix://PATH"), "{said}");
 }
 
+/// A place in a file is none in the journal, nor the other way round: the name has stored what it has stored.
+#[test]
+#[ignore = "needs clad-relay: `cargo xtask ci relay`"]
+fn a_name_that_has_stored_one_source_is_refused_for_the_other() {
+    const JOURNAL: &str = "[from.journal]\nstart = \"beginning\"\njournalctl = \"FOLDER/journalctl\"";
+    for (first, other, source) in [(FROM, JOURNAL, "files"), (JOURNAL, FROM, "the journal")] {
+        let daemon = daemon();
+        let mut relay = Relay::new(&daemon, first);
+        fs::write(relay.path("a.log"), "one\n").expect("written");
+        let entry = "__CURSOR=s=1;i=1\n__REALTIME_TIMESTAMP=1700000000000000\nMESSAGE=one\n\n";
+        fs::write(relay.path("entry"), entry).expect("written");
+        let program = relay.path("journalctl");
+        fs::write(&program, format!("#!/bin/sh\ncat {}\n", relay.path("entry").display())).expect("written");
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("changed");
+        assert_eq!(wait_for(&daemon, &mut relay, 1), ["one"]);
+        assert!(relay.term());
+        let folder = relay.folder().display().to_string();
+        let [first, other] = [first, other].map(|from| from.replace("FOLDER", &folder));
+        let text = fs::read_to_string(relay.file()).expect("its file");
+        fs::write(relay.file(), text.replace(&first, &other)).expect("written");
+        relay.start();
+        assert!(!relay.wait());
+        assert!(relay.said().contains(&format!("a relay of this name has stored {source}")), "{}", relay.said());
+    }
+}
+
 /// Memory does not grow with what waits, and what waits comes.
 #[test]
 #[ignore = "needs clad-relay: `cargo xtask ci relay`"]
@@ -144,12 +195,19 @@ fn an_outage_is_waited_out_with_flat_memory() {
     daemon.kill9();
     let line = "x".repeat(200) + "\n";
     append(&relay.path("a.log"), &line.repeat(300_000));
-    std::thread::sleep(std::time::Duration::from_secs(2));
-    let child = relay.child.as_ref().expect("it runs");
-    let status = fs::read_to_string(format!("/proc/{}/status", child.id())).expect("it runs");
-    let held = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("a line").trim();
-    let held: u64 = held.trim_end_matches(" kB").parse().expect("a number");
-    assert!(held < 32 << 10, "{held} KiB are held for 60 MB that wait");
+    let process = format!("/proc/{}", relay.child.as_ref().expect("it runs").id());
+    let number = |file: &str, name: &str| -> u64 {
+        let text = fs::read_to_string(format!("{process}/{file}")).expect("it runs");
+        let found = text.lines().find_map(|line| line.strip_prefix(name)).expect("a line");
+        found.trim().trim_end_matches(" kB").parse().expect("a number")
+    };
+    // Until it reads no further.
+    let mut read = 0;
+    while std::mem::replace(&mut read, number("io", "rchar:")) != read || read < 4 << 20 {
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    let held = number("status", "RssAnon:");
+    assert!(held < 24 << 10 && read < 12 << 20, "{held} KiB are held, {read} bytes read, of 60 MB that wait");
     daemon.restart();
     assert_eq!(wait_for(&daemon, &mut relay, 300_001).len(), 300_001);
 }

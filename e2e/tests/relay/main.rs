@@ -15,6 +15,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clad_e2e::readback::Stored;
+use clad_e2e::tool::Running;
 use clad_e2e::{Daemon, Scratch, Setup, TEST_TIMEOUT};
 
 /// A relay of its own: its file, its state, its process.
@@ -118,8 +119,12 @@ impl Relay {
 
     /// What a command says.
     fn say(&self, command: &str) -> String {
-        let output = self.command(command).output().expect("it starts");
-        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+        let running = Running::start(&mut self.command(command));
+        if running.wait_end(TEST_TIMEOUT).is_none() {
+            running.kill();
+            panic!("`{command}` does not end: {}", running.said());
+        }
+        running.printed() + &running.said()
     }
 }
 

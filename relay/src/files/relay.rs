@@ -323,7 +323,7 @@ impl Files<'_> {
         }
         if self.followed.len() >= FILES_MAX {
             if !std::mem::replace(&mut self.is_full, true) {
-                metrics::lost();
+                metrics::lost(metrics::Lost::Source);
                 tracing::error!("{FILES_MAX} files are followed: {} and later ones are not read", path.display());
             }
             return Ok(());
@@ -350,7 +350,7 @@ impl Files<'_> {
 
     /// Says in the log that something could not be brought over.
     async fn lost(&mut self, text: &str) -> Result<()> {
-        metrics::lost();
+        metrics::lost(metrics::Lost::Source);
         tracing::warn!("{text}");
         self.log.note(13, text, vec![(CHECKPOINT, AnyValue::Int(self.checkpoint.cast_signed()))]).await
     }

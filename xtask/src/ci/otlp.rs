@@ -1,5 +1,5 @@
 //! Real OTLP exporters, as they come, against a clad: what they send is read back and compared, then the daemon is killed
-//! under each. And what a person has at hand: curl, grpcurl, telemetrygen.
+//! under each. And what a person has at hand: curl, grpcurl, telemetrygen. And the blocks of docs/SENDERS.md.
 //!
 //! Invariants: each client is installed below the build folder, at the versions that its folder in `e2e/otlp` names; one that
 //! cannot be had fails its own cases by name, and the others go on. The cases are the tests in `e2e/tests/otlp`.
@@ -41,17 +41,23 @@ struct Tool {
     program: Option<(&'static str, &'static str)>,
 }
 
-const TOOLS: [Tool; 4] = [
-    Tool { case: "curl: JSON by HTTP/1.1, HTTP/2, gzip and a Unix socket", test: "curl_with_json", program: None },
-    Tool { case: "bad requests are refused, each with its status", test: "bad_requests", program: None },
+const TOOLS: [Tool; 6] = [
+    Tool {
+        case: "curl: JSON by HTTP/1.1, HTTP/2, gzip and a Unix socket",
+        test: "tools::curl_with_json",
+        program: None,
+    },
+    Tool { case: "bad requests are refused, each with its status", test: "tools::bad_requests", program: None },
+    Tool { case: "the commands of SENDERS.md", test: "page::the_commands_of_the_page", program: None },
+    Tool { case: "the listeners of SENDERS.md", test: "page::the_listeners_of_the_page", program: None },
     Tool {
         case: "grpcurl lists, describes and exports",
-        test: "grpcurl_lists_describes_and_exports",
+        test: "tools::grpcurl_lists_describes_and_exports",
         program: Some(("CLAD_OTLP_GRPCURL", GRPCURL)),
     },
     Tool {
         case: "telemetrygen by gRPC and HTTP",
-        test: "telemetrygen_by_grpc_and_http",
+        test: "tools::telemetrygen_by_grpc_and_http",
         program: Some(("CLAD_OTLP_TELEMETRYGEN", TELEMETRYGEN)),
     },
 ];
@@ -70,11 +76,18 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     let tests = built_tests(&run.root, "otlp")?;
     for tool in TOOLS.into_iter().filter(|tool| is_whole || tool.program.is_none()) {
         run.case(tool.case, || {
-            let mut command = call(&tests, &format!("tools::{}", tool.test), None);
+            let mut command = call(&tests, tool.test, None);
             if let Some((variable, package)) = tool.program {
                 command.env(variable, folders.go_install(package)?);
             }
             passes(&mut command)
+        });
+    }
+    if is_whole {
+        run.case("the collector of SENDERS.md", || {
+            let collector = folders.built.join("collector");
+            output(folders.go("collector")?.args(["build", "-o"]).arg(&collector).arg("."))?;
+            passes(call(&tests, "page::the_collector_of_the_page", None).env("CLAD_OTLP_COLLECTOR", collector))
         });
     }
     for client in CLIENTS.into_iter().filter(|client| is_whole || client.language == SLICE) {
@@ -88,6 +101,9 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
                 command.env("CLAD_OTLP_TRANSPORT", transport).env("CLAD_OTLP_KILLS", share.to_string());
                 passes(&mut command)
             };
+            if client.language == SLICE && *transport == client.transports[0] {
+                run.case("the variables of SENDERS.md, by python", || with("page::the_variables_of_the_page"));
+            }
             let name = format!("{} by {transport}", client.language);
             run.case(&format!("{name}: what is sent is what is read"), || with("export::what_is_sent_is_what_is_read"));
             run.case(&format!("{name}: what it calls a success survives {share} kills"), || {
@@ -122,8 +138,8 @@ impl Folders {
         Ok(Self { root: root.to_owned(), sources: root.join("e2e/otlp"), built })
     }
 
-    /// A call of Go that may download; `go.sum` says what. Its files can be removed with the build folder.
-    fn go(&self) -> Result<Command> {
+    /// A call of Go in one of the modules that may download; `go.sum` says what. Its files can be removed with the build folder.
+    fn go(&self, module: &str) -> Result<Command> {
         if sdk_go::tool("go") == Path::new("go") {
             need("go", &["golang-go"])?;
         }
@@ -133,7 +149,7 @@ impl Folders {
             go.env_remove(name);
             go.envs(std::env::var_os(name).map(|value| (name, value)));
         }
-        go.current_dir(self.sources.join("go")).env("GOFLAGS", "-modcacherw").env("GOBIN", self.built.join("bin"));
+        go.current_dir(self.sources.join(module)).env("GOFLAGS", "-modcacherw").env("GOBIN", self.built.join("bin"));
         go.env("CGO_ENABLED", "0");
         Ok(go)
     }
@@ -141,7 +157,7 @@ impl Folders {
     /// Installs a program of Go, and answers its path.
     fn go_install(&self, package: &str) -> Result<PathBuf> {
         let name = package.split('@').next().and_then(|path| path.rsplit('/').next()).context("a name")?;
-        output(self.go()?.args(["install", package]))?;
+        output(self.go("go")?.args(["install", package]))?;
         Ok(self.built.join("bin").join(name))
     }
 }
@@ -160,8 +176,8 @@ fn python(folders: &Folders) -> Result<String> {
 
 fn go_agent(folders: &Folders) -> Result<String> {
     let agent = folders.built.join("agent-go");
-    output(folders.go()?.args(["vet", "."]))?;
-    output(folders.go()?.args(["build", "-o"]).arg(&agent).arg("."))?;
+    output(folders.go("go")?.args(["vet", "."]))?;
+    output(folders.go("go")?.args(["build", "-o"]).arg(&agent).arg("."))?;
     Ok(agent.display().to_string())
 }
 

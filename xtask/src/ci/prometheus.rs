@@ -43,13 +43,19 @@ const fn mounted(name: &'static str, test: &'static str) -> Case {
 }
 
 /// The longest first: they wait for Prometheus's windows most of the time, and so run side by side.
-const CASES: [Case; 14] = [
+const CASES: [Case; 17] = [
     mounted("a disk that gets full", "disks::a_disk_that_gets_full"),
     mounted("a disk that hangs, and one that is slow", "disks::a_disk_that_hangs_and_one_that_is_slow"),
     plain("a daemon that is killed", "faults::a_daemon_that_is_killed"),
     plain("records that a start finds lost", "faults::records_that_a_start_finds_lost"),
     plain("rings that are cut off, and not stored", "rings::are_cut_off_and_not_stored"),
     plain("rings that wait for larger segments", "rings::wait_for_larger_segments"),
+    plain(
+        "a relay that is killed, waits, or has lost its file",
+        "relay::a_relay_that_is_killed_waits_or_has_lost_its_file",
+    ),
+    plain("a journalctl that ends again and again", "relay::a_journalctl_that_ends_again_and_again"),
+    plain("records of a relay that are refused", "relay::records_of_a_relay_that_are_refused"),
     Case {
         name: "a clock that jumps under retention by age",
         test: "clock::jumps_under_retention_by_age",
@@ -87,6 +93,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     // Before the tests: the daemon that it builds lies where they build theirs.
     let faketime = faketime(&root)?;
     let tests = built_tests(&root, "prometheus")?;
+    let relay = super::relay::built(&root)?;
     for program in ["prlimit", "setpriv"] {
         need(program, &["util-linux"])?;
     }
@@ -99,6 +106,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
             if case.wants == Wants::Clock {
                 faketime.over(&mut command);
             }
+            command.env("CLAD_RELAY", &relay);
             passes(command.env("CLAD_PROMETHEUS", &programs.prometheus).env("CLAD_PROMETHEUS_RULES", rules.path()))
         };
         if case.wants != Wants::Mount {

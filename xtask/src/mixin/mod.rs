@@ -4,7 +4,7 @@
 //! seconds so holds of it in hours; names, and all else, stay. A time without a shorter one is an error.
 //!
 //! That dashboards and rules are complete, `tests` says. That each metric exists in the daemon, with its type, is a
-//! test of the daemon's (`daemon/tests/mixin.rs`). That each query gives data and each alert fires, `cargo xtask ci
+//! test of the daemon's (`daemon/tests/mixin.rs`), and of the relay's (`relay/src/metrics.rs`). That each query gives data and each alert fires, `cargo xtask ci
 //! prometheus` shows.
 
 #[cfg(test)]
@@ -16,7 +16,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 /// The files of rules, below the mixin's folder.
-pub(crate) const RULES: [&str; 2] = ["rules/clad-recording.yaml", "rules/clad-alerts.yaml"];
+pub(crate) const RULES: [&str; 3] =
+    ["rules/clad-recording.yaml", "rules/clad-alerts.yaml", "rules/clad-relay-alerts.yaml"];
 
 /// Each time in the rules, and what the tests have in its place: their Prometheus scrapes and evaluates twice a second.
 const SHORTER: [(&str, &str); 11] = [

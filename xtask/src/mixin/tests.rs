@@ -17,10 +17,11 @@ const SEVERITIES: [&str; 3] = ["critical", "warning", "info"];
 /// Where a package puts the manual.
 const RUNBOOK: &str = "file:///usr/share/doc/clad/OPERATIONS.md";
 /// Lines of rules that say nothing by themselves.
-const HEADS: [&str; 6] = [
+const HEADS: [&str; 7] = [
     "groups:",
     "  - name: clad-recording",
     "  - name: clad-alerts",
+    "  - name: clad-relay-alerts",
     "    rules:",
     "        labels:",
     "        annotations:",
@@ -82,7 +83,7 @@ fn block<'a>(lines: &mut Peekable<Enumerate<Lines<'a>>>, indent: &str) -> Vec<&'
 }
 
 fn alerts() -> Vec<Rule> {
-    rules("rules/clad-alerts.yaml")
+    [rules("rules/clad-alerts.yaml"), rules("rules/clad-relay-alerts.yaml")].concat()
 }
 
 fn named<'a>(rules: &'a [Rule], key: &str) -> Vec<&'a str> {
@@ -195,10 +196,13 @@ fn alerts_are_complete_and_have_a_runbook() {
 /// An operator replaces it by his own.
 #[test]
 fn every_rule_asks_for_the_job() {
-    for rule in RULES.iter().flat_map(|file| rules(file)) {
-        let expr = rule.get("expr").unwrap_or_else(|| panic!("{rule:?} has no expression"));
-        let selectors = expr.matches('{').count();
-        assert!(selectors > 0 && expr.matches("{job=\"clad\"").count() == selectors, "{expr}");
+    for file in RULES {
+        let job = if file.contains("clad-relay") { "{job=\"clad-relay\"" } else { "{job=\"clad\"" };
+        for rule in rules(file) {
+            let expr = rule.get("expr").unwrap_or_else(|| panic!("{rule:?} has no expression"));
+            let selectors = expr.matches('{').count();
+            assert!(selectors > 0 && expr.matches(job).count() == selectors, "{expr}");
+        }
     }
 }
 
