@@ -11,6 +11,7 @@ use clad_e2e::{Daemon, Raw, Setup, max_connections_for, web};
 use clad_proto::{AckLevel, ErrorCode};
 use nix::sys::signal::Signal;
 
+use crate::certs::{Authority, replace};
 use crate::server::Prometheus;
 
 fn append(daemon: &Daemon, records: std::ops::Range<u64>) {
@@ -78,6 +79,22 @@ fn a_configuration_that_is_refused() {
     fs::write(daemon.setup().config(), "[rotation]\nmax_age = \"1h\"\n").expect("written");
     daemon.signal(Signal::SIGHUP);
     prometheus.wait_over(&["CladReloadFailed"]);
+}
+
+#[test]
+#[ignore = "cargo xtask ci prometheus"]
+fn a_certificate_that_ends_or_is_refused() {
+    let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new("the tests' authority"));
+    let files = authority.server_for(10).put(folder.path(), "server");
+    let (cert, key) = (files.cert.display().to_string(), files.key.display().to_string());
+    let daemon = Setup::new().set("tls.cert", &cert).set("tls.key", &key).set("ingest.tcp.tls", "true").start();
+    let prometheus = Prometheus::over(&daemon);
+    prometheus.is_silent(&["CladCertificateRefused"]);
+    prometheus.wait_firing(&["CladCertificateEnds"]);
+    replace(&files.cert, "half of a certif", 0o644);
+    prometheus.wait_firing(&["CladCertificateRefused"]);
+    authority.server_for(100).put(folder.path(), "server");
+    prometheus.wait_over(&["CladCertificateEnds", "CladCertificateRefused"]);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use rcgen::{
     BasicConstraints, Certificate, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, SanType,
@@ -44,6 +45,18 @@ pub(super) struct Files {
     pub(super) key: PathBuf,
 }
 
+fn params(wanted: Wanted<'_>) -> CertificateParams {
+    let names: Vec<String> = wanted.dns_names.iter().map(|&name| name.to_owned()).collect();
+    let mut params = CertificateParams::new(names).expect("names");
+    for uri in wanted.uris {
+        params.subject_alt_names.push(SanType::URI((*uri).try_into().expect("a URI")));
+    }
+    params.distinguished_name.push(DnType::CommonName, "not a name that counts");
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    (params.not_before, params.not_after) = (date_time_ymd(wanted.valid.0, 1, 1), date_time_ymd(wanted.valid.1, 1, 1));
+    params
+}
+
 impl Authority {
     pub(super) fn new(name: &str) -> Self {
         let mut params = CertificateParams::new(Vec::new()).expect("no names");
@@ -59,21 +72,22 @@ impl Authority {
         self.certificate.pem()
     }
 
+    /// For a daemon on this host, for so many days from now on.
+    pub(super) fn server_for(&self, days: u64) -> Issued {
+        let mut params = params(Wanted { dns_names: &["localhost", "127.0.0.1"], ..Wanted::default() });
+        params.not_after = (SystemTime::now() + Duration::from_secs(days * 24 * 3600)).into();
+        self.sign(&params)
+    }
+
     pub(super) fn issue(&self, wanted: Wanted<'_>) -> Issued {
-        let names: Vec<String> = wanted.dns_names.iter().map(|&name| name.to_owned()).collect();
-        let mut params = CertificateParams::new(names).expect("names");
-        for uri in wanted.uris {
-            params.subject_alt_names.push(SanType::URI((*uri).try_into().expect("a URI")));
-        }
-        params.distinguished_name.push(DnType::CommonName, "not a name that counts");
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-        (params.not_before, params.not_after) =
-            (date_time_ymd(wanted.valid.0, 1, 1), date_time_ymd(wanted.valid.1, 1, 1));
+        self.sign(&params(wanted))
+    }
+
+    fn sign(&self, params: &CertificateParams) -> Issued {
         let key = KeyPair::generate().expect("a key");
         let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
         Issued { cert: certificate.pem(), key: key.serialize_pem() }
     }
-
     /// For a daemon on this host.
     pub(super) fn server(&self) -> Issued {
         self.issue(Wanted { dns_names: &["localhost", "127.0.0.1"], ..Wanted::default() })

@@ -40,8 +40,9 @@ fn a_start_without_sound_files_is_refused_and_check_says_why() {
         let said = format!("{}{}", checked.printed, checked.said);
         assert!(checked.code == Some(78) && said.contains(words), "{words}: {checked:?}");
     }
-    let checked = setup_with(&good, &ca).arguments(&["check"]).run_to_end();
-    assert!(checked.code == Some(0) && checked.printed.contains("certificate and key fit"), "{checked:?}");
+    let soon = authority.server_for(10).put(folder.path(), "soon");
+    let checked = setup_with(&soon, &ca).arguments(&["check"]).run_to_end();
+    assert!(checked.code == Some(0) && checked.printed.contains("certificate and key fit, 9 days left"), "{checked:?}");
 }
 
 /// Beyond the loopback: TLS is enough, and without it the operator's word is wanted as before.

@@ -43,7 +43,7 @@ const fn mounted(name: &'static str, test: &'static str) -> Case {
 }
 
 /// The longest first: they wait for Prometheus's windows most of the time, and so run side by side.
-const CASES: [Case; 17] = [
+const CASES: [Case; 18] = [
     mounted("a disk that gets full", "disks::a_disk_that_gets_full"),
     mounted("a disk that hangs, and one that is slow", "disks::a_disk_that_hangs_and_one_that_is_slow"),
     plain("a daemon that is killed", "faults::a_daemon_that_is_killed"),
@@ -65,6 +65,7 @@ const CASES: [Case; 17] = [
     plain("writes that fail", "faults::writes_that_fail"),
     plain("a byte that is flipped", "faults::a_byte_that_is_flipped"),
     plain("a configuration that is refused", "faults::a_configuration_that_is_refused"),
+    plain("a certificate that ends, or is refused", "faults::a_certificate_that_ends_or_is_refused"),
     plain("memory that may not be locked", "faults::memory_that_may_not_be_locked"),
     plain("rotations that nobody can prepare for", "faults::rotations_that_nobody_can_prepare_for"),
     plain("every panel and every rule gives data, and nothing fires", "queries::every_panel_and_every_rule_gives_data"),
