@@ -194,12 +194,15 @@ pub(crate) async fn tcp(
         }
         let service = live_settings.service();
         if let Some(tls) = &tls {
-            let (tls, reactor) = (tls.clone(), reactor.clone());
+            let (tls, reactor, mut stop) = (tls.clone(), reactor.clone(), stop.clone());
             tokio::spawn(async move {
                 let at = ("ingest.tcp.tls", address);
-                let Some(established) = tls.framed(stream, at, service.handshake_timeout, speaks_tls).await else {
-                    return;
+                let established = tokio::select! {
+                    established = tls.framed(stream, at, service.handshake_timeout, speaks_tls) => established,
+                    // It has handed over nothing: no stop waits for it.
+                    _ = stop.wait_for(|stop| *stop) => return,
                 };
+                let Some(established) = established else { return };
                 let Ok((stream, session, identity)) = established.into_parts() else { return };
                 // One half is enough: the session stands before both.
                 let Some((socket, _)) = adopted(&reactor, Ok(stream), &slot) else { return };

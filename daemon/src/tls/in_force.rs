@@ -1,6 +1,7 @@
 //! The material in force, and its replacement.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -22,6 +23,8 @@ struct Shared {
     handshakes: Handshakes,
     /// Digest of files that were refused: they are reported once.
     refused: Mutex<Option<[u8; 32]>>,
+    /// Number of times that a reload has had its word.
+    reloads: AtomicU64,
 }
 
 /// Outcome of a look at the files.
@@ -42,15 +45,25 @@ impl Tls {
     pub(crate) fn new(material: Material) -> Self {
         metrics::tls_certificate_expiry(material.expires());
         let in_force = RwLock::new(Arc::new(material));
-        Self(Arc::new(Shared { in_force, handshakes: Handshakes::new(), refused: Mutex::default() }))
+        Self(Arc::new(Shared {
+            in_force,
+            handshakes: Handshakes::new(),
+            refused: Mutex::default(),
+            reloads: AtomicU64::new(0),
+        }))
     }
 
     fn material(&self) -> Arc<Material> {
         self.0.in_force.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Puts other material in force, for handshakes to come.
+    /// Puts the material of a reload in force, for handshakes to come.
     pub(crate) fn set(&self, material: Material) {
+        self.0.reloads.fetch_add(1, Ordering::SeqCst);
+        self.put(material);
+    }
+
+    fn put(&self, material: Material) {
         // The same files keep their tickets.
         if material.digest() == self.material().digest() {
             return;
@@ -63,7 +76,12 @@ impl Tls {
 
     /// Reads the files again, and takes what they hold if it is sound. Blocks.
     pub(crate) fn look(&self, settings: &config::Tls) -> Look {
+        let reloads = self.0.reloads.load(Ordering::SeqCst);
         let read = Material::read(settings);
+        // A reload has read other files meanwhile.
+        if self.0.reloads.load(Ordering::SeqCst) != reloads {
+            return Look::Same;
+        }
         let digest = match &read {
             Ok(material) => Some(material.digest()),
             Err(error) => error.digest(),
@@ -76,7 +94,7 @@ impl Tls {
                 Look::Same
             }
             Ok(material) => {
-                self.set(material);
+                self.put(material);
                 Look::Taken
             }
             Err(error) => {

@@ -306,7 +306,12 @@ fn the_longest_request_of_otlp_changes() {
 fn no_key_that_may_change_is_left_out() {
     let said = Setup::new().arguments(&["config", "-o", "json"]).run_to_end();
     let keys = clad_e2e::json(said.printed.as_bytes());
-    let shown = concat!(include_str!("live.rs"), include_str!("../tools/signals.rs"));
+    let shown = concat!(
+        include_str!("live.rs"),
+        include_str!("../tools/signals.rs"),
+        include_str!("../tls/renewal.rs"),
+        include_str!("../tls/real.rs")
+    );
     let (mut looked_at, mut queue) = (0, vec![(String::new(), &keys)]);
     while let Some((name, value)) = queue.pop() {
         let Some(section) = value.as_object() else { continue };

@@ -89,6 +89,29 @@ fn a_client_says_what_is_wrong_with_the_daemon() {
     }
 }
 
+/// A stop waits for no handshake, whatever its time.
+#[test]
+fn a_stop_waits_for_no_handshake() {
+    let times = [
+        ("limits.handshake_timeout", "10m"),
+        ("daemon.drain_timeout", "10m"),
+        ("ingest.syslog.net.listen", "tls://127.0.0.1:0"),
+    ];
+    let mut host = Host::start_with(&times);
+    let syslog = host.daemon.status().listeners["syslog.net"].clone();
+    let syslog = syslog.trim_start_matches("tls://").parse().expect("an address");
+    let open: Vec<_> = [host.daemon.port("tcp"), host.daemon.port("grpc"), syslog]
+        .map(|port: SocketAddr| {
+            let stream = TcpStream::connect(port).expect("a listener");
+            (&stream).write_all(&[0x16, 3, 1]).expect("sent");
+            stream
+        })
+        .into();
+    append(&host.address("tcp+tls"), "as before").expect("durable");
+    assert_eq!(host.daemon.term(), Some(0));
+    drop(open);
+}
+
 /// Connections that never end their handshake, more than there may be at once: others come through at once, and go on.
 #[test]
 fn half_open_handshakes_hold_up_nobody() {

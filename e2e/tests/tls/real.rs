@@ -1,6 +1,7 @@
 //! The page docs/TLS.md as an operator would follow it, and programs of other makes. Run by `cargo xtask ci tls`.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -111,6 +112,33 @@ fn curl_exports_over_https() {
     let seen: Vec<_> =
         records.iter().map(|one| (one["body"].as_str(), one["peer_meta"]["identity"].as_str())).collect();
     assert_eq!(seen, [(Some("one"), None), (Some("two"), Some("spiffe://prod/curl"))]);
+}
+
+/// RELP within TLS, its frames typed into openssl.
+#[test]
+#[ignore = "cargo xtask ci tls"]
+fn relp_is_answered_within_tls() {
+    let host = Host::start_with(&[("ingest.syslog.relp.listen", "relps://127.0.0.1:0")]);
+    let client = host.client("relp", &host.authority.client("spiffe://prod/relp"));
+    let address = host.daemon.status().listeners["syslog.relp"].trim_start_matches("relps://").to_owned();
+    let mut command = Command::new("openssl");
+    command.args(["s_client", "-quiet", "-verify_return_error", "-connect", &address]);
+    command.arg("-CAfile").arg(&host.ca).arg("-cert").arg(&client.cert).arg("-key").arg(&client.key);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut openssl = command.spawn().expect("openssl");
+    let mut input = openssl.stdin.take().expect("its input");
+    let mut answers = BufReader::new(openssl.stdout.take().expect("its output")).lines();
+    let offers = "relp_version=0\nrelp_software=test\ncommands=syslog";
+    write!(input, "1 open {} {offers}\n2 syslog 3 one\n3 syslog 3 two\n", offers.len()).expect("sent");
+    for number in [2, 3] {
+        let answer =
+            answers.by_ref().map(|line| line.expect("a line")).find(|line| line.starts_with(&format!("{number} rsp ")));
+        assert_eq!(answer.as_deref(), Some(&*format!("{number} rsp 6 200 OK")));
+    }
+    let words = ["query", "--server", &host.daemon.address("unix"), "--identity", "spiffe://prod/relp", "-o", "cat"];
+    assert_eq!(tool::clactl_ends(0, &words, b"").stdout, b"one\ntwo\n");
+    let _ = openssl.kill();
+    let _ = openssl.wait();
 }
 
 /// rsyslog by syslog over TLS, with its own certificate.

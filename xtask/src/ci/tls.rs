@@ -13,10 +13,11 @@ const RELOADS_DEFAULT: u64 = 40;
 /// rsyslog with its driver for TLS, and libraries of theirs that a plain Debian does not have.
 const PACKAGES: [&str; 5] = ["rsyslog", "rsyslog-openssl", "libestr0", "libfastjson4", "liblognorm5"];
 
-const CASES: [(&str, &str); 5] = [
+const CASES: [(&str, &str); 6] = [
     ("the blocks of TLS.md, but for ports and paths", "real::the_blocks_of_the_page"),
     ("openssl: TLS 1.2 and 1.3, and nothing older", "real::openssl_speaks_what_is_spoken_and_nothing_older"),
     ("curl: OTLP by HTTPS, HTTP/1.1 and HTTP/2", "real::curl_exports_over_https"),
+    ("RELP: answered within TLS", "real::relp_is_answered_within_tls"),
     ("rsyslog: syslog over TLS, by its certificate", "real::rsyslog_forwards_over_tls"),
     ("reloads under load refuse nobody and lose nothing", "renewal::reloads_under_load_refuse_nobody_and_lose_nothing"),
 ];
