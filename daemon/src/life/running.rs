@@ -66,7 +66,8 @@ impl Running {
                     tracing::info!("USR2: rotate");
                 }
                 _ = certificates.tick() => {
-                    if let (Some(tls), None) = (&self.served.tls, &looking) {
+                    // Without a certificate, which a reload may have taken away, there are no files.
+                    if let (Some(tls), None, Some(_)) = (&self.served.tls, &looking, &self.services.config.tls.cert) {
                         let (tls, settings) = (tls.clone(), self.services.config.tls.clone());
                         looking = Some(tokio::task::spawn_blocking(move || tls.look(&settings)));
                     }

@@ -90,16 +90,18 @@ fn files_that_are_not_sound_leave_the_old_in_force() {
 fn a_new_authority_of_clients_lets_nobody_go_on_by_the_old() {
     let host = Host::start_with(&[("tls.require_client_cert", "true")]);
     let client = host.client("billing", &host.authority.client("spiffe://prod/billing"));
-    let address = host.address_as("tcp+tls", &client);
+    // A file of the client's own: it has the same address, and so its sessions, to the end.
+    let trusted = host.folder.path().join("trusted.crt");
+    fs::write(&trusted, host.authority.pem()).expect("written");
+    let address = host
+        .address_as("tcp+tls", &client)
+        .replace(&format!("ca={}", host.ca.display()), &format!("ca={}", trusted.display()));
     append(&address, "by the old authority").expect("durable");
     append(&address, "by a session that goes on").expect("durable");
     assert_eq!(host.handshakes("resumed"), 1.0);
     let next = Authority::new("the next authority");
-    let trusted = host.folder.path().join("trusted.crt");
-    fs::write(&trusted, host.authority.pem()).expect("written");
     replace(&host.ca, &next.pem(), 0o644);
     wait("the next authority", || host.daemon.said().contains("TLS: the files have changed"));
-    let address = address.replace(&format!("ca={}", host.ca.display()), &format!("ca={}", trusted.display()));
     let error = refused(&address);
     assert!(error.contains("refuses this client"), "{error}");
     assert_eq!(host.handshakes("resumed"), 1.0);
