@@ -20,8 +20,8 @@ pub(crate) struct Which {
     /// Address for records: unix://PATH, tcp://HOST:PORT, grpc://HOST:PORT, within TLS tcp+tls:// and grpcs://, or shm://PATH for a ring on that socket [default: unix:// and clad.sock in the first that exists of $RUNTIME_DIRECTORY, /run/clad, ./clad-data] [env: CLAD_SERVER]
     #[arg(long, global = true, value_name = "ADDRESS")]
     pub(crate) server: Option<String>,
-    /// Socket for administration: unix://PATH [default beside --server or CLAD_SERVER unix://DIR/NAME or shm://DIR/NAME: DIR/admin.sock] [env: CLAD_ADMIN]
-    #[arg(long, global = true, value_name = "unix://PATH")]
+    /// Address for administration: unix://PATH, or grpcs://HOST:PORT of a daemon whose rules allow it [default beside --server or CLAD_SERVER unix://DIR/NAME or shm://DIR/NAME: DIR/admin.sock] [env: CLAD_ADMIN]
+    #[arg(long, global = true, value_name = "ADDRESS")]
     pub(crate) admin: Option<String>,
     /// The daemon that runs as clad@NAME.service
     #[arg(long, global = true, value_name = "NAME", conflicts_with_all = ["server", "admin"])]
@@ -63,8 +63,8 @@ impl Which {
         }
     }
 
-    /// The socket that takes orders.
-    pub(crate) fn admin(&self, around: &Surroundings) -> Result<PathBuf, Stop> {
+    /// The socket, or the address, that takes orders.
+    pub(crate) fn admin(&self, around: &Surroundings) -> Result<Address, Stop> {
         let instance = self.instance.is_some();
         // A flag for the one socket says more than a variable for the other.
         if let (None, Some(server)) = (&self.admin, &self.server) {
@@ -77,10 +77,12 @@ impl Which {
         }
         match admin {
             Some(text) => match text.parse() {
-                Ok(Address::Unix(path)) => Ok(path),
-                _ => Err(Stop::usage(format!("`{text}` is no admin address: unix://PATH is wanted"))),
+                Ok(address @ (Address::Unix(_) | Address::Grpcs(_))) => Ok(address),
+                _ => Err(Stop::usage(format!(
+                    "`{text}` is no admin address: unix://PATH or grpcs://HOST:PORT is wanted"
+                ))),
             },
-            None => self.find(around, "admin.sock", "--admin unix://PATH"),
+            None => self.find(around, "admin.sock", "--admin unix://PATH").map(Address::unix),
         }
     }
 
@@ -105,10 +107,11 @@ impl Which {
 }
 
 /// The admin socket of the daemon whose socket for records was named: the one in the same folder.
-fn beside(server: &str, by: &str) -> Result<PathBuf, Stop> {
+fn beside(server: &str, by: &str) -> Result<Address, Stop> {
     match server.parse().map_err(|error| Stop::usage(format!("{by}: {error}")))? {
         // A ring is asked for by the socket for records.
-        Address::Unix(path) | Address::Shm(path) => Ok(path.with_file_name("admin.sock")),
+        Address::Unix(path) | Address::Shm(path) => Ok(Address::unix(path.with_file_name("admin.sock"))),
+        address @ Address::Grpcs(_) => Ok(address),
         _ => Err(Stop::usage(format!(
             "this command needs a daemon's admin socket, and {by} {server} does not give its path: give --admin unix://PATH"
         ))),
@@ -149,13 +152,13 @@ mod tests {
             Which { server: Some("tcp://h:1".into()), admin: Some("unix:///flag.sock".into()), ..Which::default() };
         let all = around("grpc://h:2", "unix:///env.sock", folder.path());
         assert_eq!(flagged.server(&all).expect("an address"), Address::tcp("h", 1));
-        assert_eq!(flagged.admin(&all).expect("a path"), Path::new("/flag.sock"));
+        assert_eq!(flagged.admin(&all).expect("a path"), Address::unix(Path::new("/flag.sock")));
         let bare = Which::default();
         assert_eq!(bare.server(&all).expect("an address"), Address::grpc("h", 2));
-        assert_eq!(bare.admin(&all).expect("a path"), Path::new("/env.sock"));
+        assert_eq!(bare.admin(&all).expect("a path"), Address::unix(Path::new("/env.sock")));
         let none = around("", "", folder.path());
         assert_eq!(bare.server(&none).expect("an address"), Address::unix(folder.path().join("clad.sock")));
-        assert_eq!(bare.admin(&none).expect("a path"), folder.path().join("admin.sock"));
+        assert_eq!(bare.admin(&none).expect("a path"), Address::unix(folder.path().join("admin.sock")));
     }
 
     #[test]
@@ -165,13 +168,13 @@ mod tests {
         let all = around("", "unix:///env.sock", folder.path());
         let named = |server: &str| Which { server: Some(server.into()), ..Which::default() };
         for beside in ["unix:///run/x/clad.sock", "shm:///run/x/clad.sock"] {
-            assert_eq!(named(beside).admin(&all).expect("a path"), Path::new("/run/x/admin.sock"));
+            assert_eq!(named(beside).admin(&all).expect("a path"), Address::unix(Path::new("/run/x/admin.sock")));
         }
         for elsewhere in ["tcp://h:1", "grpc://h:1", "nonsense"] {
             assert!(matches!(named(elsewhere).admin(&all), Err(Stop::Usage(_))), "{elsewhere}");
         }
         let both = Which { admin: Some("unix:///flag.sock".into()), ..named("tcp://h:1") };
-        assert_eq!(both.admin(&all).expect("a path"), Path::new("/flag.sock"));
+        assert_eq!(both.admin(&all).expect("a path"), Address::unix(Path::new("/flag.sock")));
     }
 
     #[test]
@@ -180,12 +183,12 @@ mod tests {
         std::fs::write(folder.path().join("admin.sock"), "").expect("a file");
         let bare = Which::default();
         let named = |server: &str| around(server, "", folder.path());
-        assert_eq!(bare.admin(&named("unix:///run/x/clad.sock")).expect("a path"), Path::new("/run/x/admin.sock"));
+        assert_eq!(bare.admin(&named("unix:///run/x/clad.sock")).expect("a path"), Address::unix("/run/x/admin.sock"));
         let Err(Stop::Usage(text)) = bare.admin(&named("tcp://h:1")) else { panic!("that names no folder") };
         assert!(text.to_string().contains("CLAD_SERVER tcp://h:1"), "{text}");
         // What says more is taken before it.
         let both = around("tcp://h:1", "unix:///env.sock", folder.path());
-        assert_eq!(bare.admin(&both).expect("a path"), Path::new("/env.sock"));
+        assert_eq!(bare.admin(&both).expect("a path"), Address::unix(Path::new("/env.sock")));
         let instance = Which { instance: Some("no-such-one".into()), ..Which::default() };
         let error = instance.admin(&named("unix:///run/x/clad.sock")).expect_err("no such instance").to_string();
         assert!(error.contains("/run/clad-no-such-one/admin.sock"), "{error}");

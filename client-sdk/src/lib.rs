@@ -91,6 +91,9 @@ pub use stats::{Stats, Summary};
 #[cfg(feature = "tls")]
 pub use transport::address::TlsHost;
 pub use transport::address::{Address, DEFAULT_GRPC_PORT, DEFAULT_TCP_PORT, HostPort, ParseAddressError};
+#[cfg(feature = "grpc")]
+#[doc(hidden)]
+pub use transport::{Channel, WithToken, channel};
 
 #[doc(no_inline)]
 pub use clad_proto::{

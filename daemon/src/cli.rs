@@ -8,11 +8,13 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
+use clad_proto::AckLevel;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::config::{Config, LoadArgs, Loaded};
+use crate::access::Asked;
+use crate::config::{Config, LoadArgs, Loaded, Right};
 use crate::exit::Exit;
-use crate::life::check::check;
+use crate::life::check::{check, check_as};
 use crate::life::reload::reload;
 
 /// The Central Logging Authority of this host: takes log records and reports how safe each one is.
@@ -53,7 +55,25 @@ pub enum Command {
     /// Run the daemon (also without a command)
     Run,
     /// Check the configuration and show what the daemon would do
-    Check,
+    ///
+    /// With --as: whether a peer may do ACTION, and which rule decides. Nothing else is checked then.
+    #[command(
+        after_help = "Exit codes with --as: 0 it may; 1 it may not; 2 nobody is named so; 78 the configuration is bad."
+    )]
+    Check {
+        /// The peer: uid:NUMBER-OR-NAME, gid:NUMBER, cert:NAME, token:NAME or address:ADDRESS; may be repeated for one that has several
+        #[arg(long = "as", value_name = "WHO", requires = "action")]
+        who: Vec<String>,
+        /// Action: append, read or admin
+        #[arg(requires = "who", value_parser = right)]
+        action: Option<Right>,
+        /// Component of the records that it would append
+        #[arg(long, value_name = "NAME", requires = "who")]
+        component: Option<String>,
+        /// Level that it would ask for
+        #[arg(long, value_name = "LEVEL", requires = "who")]
+        level: Option<AckLevel>,
+    },
     /// Send HUP to a daemon and wait until it has taken or refused its configuration (for ExecReload=)
     ///
     /// Prints the daemon's result, with the names of the keys. Only a serving clad gets the signal: it is found by its $RUNTIME_DIRECTORY. Where that is not set here, it is read from the daemon's environment, which root and the daemon's user may do. The options below have no effect here: the daemon reads its own configuration again.
@@ -99,7 +119,12 @@ pub fn main(args: impl IntoIterator<Item = OsString>, run: impl FnOnce(Loaded, L
             let rings = crate::fdstore::InheritedFds::is_there();
             Ok(unless_rings(rings, load(&args).map_or_else(|exit| exit, |loaded| run(loaded, args))))
         }
-        Command::Check => load(&args).map(|loaded| {
+        Command::Check { who, action: Some(right), component, level } => load(&args).map(|loaded| {
+            let (text, exit) = check_as(&loaded.config, &who, &Asked { right, component, level });
+            say(io::stdout(), &format!("{text}\n"));
+            exit
+        }),
+        Command::Check { .. } => load(&args).map(|loaded| {
             warn(&loaded);
             let report = check(&loaded);
             say(io::stdout(), &report.to_string());
@@ -122,6 +147,12 @@ pub fn main(args: impl IntoIterator<Item = OsString>, run: impl FnOnce(Loaded, L
         }
     };
     outcome.unwrap_or_else(|exit| exit)
+}
+
+/// A word of `may` in a rule.
+fn right(word: &str) -> Result<Right, String> {
+    let right = Right::ALL.into_iter().find(|right| right.as_str() == word);
+    right.ok_or_else(|| "one of append, read, admin is wanted".to_owned())
 }
 
 /// A name that is part of file names and of the service manager's.

@@ -1,4 +1,4 @@
-//! `status`, `top`, `segments`, `rotate`, `sync`: the daemon's handles, over gRPC on its admin socket.
+//! `status`, `top`, `segments`, `rotate`, `sync`: the daemon's handles, over gRPC on its admin socket, or over TLS.
 
 mod connect;
 mod segments;
@@ -6,9 +6,9 @@ mod status;
 mod top;
 
 use std::collections::HashMap;
-use std::path::Path;
 use std::time::Duration;
 
+use clad_client::Address;
 use clad_proto::grpc::v1;
 use clap::Args;
 use serde_json::json;
@@ -112,6 +112,6 @@ impl Context {
 }
 
 /// Addresses that a daemon listens on, by what is served there.
-pub(crate) async fn listeners(path: &Path) -> Result<HashMap<String, String>, Stop> {
-    Ok(status_of(path).await?.listeners)
+pub(crate) async fn listeners(at: &Address) -> Result<HashMap<String, String>, Stop> {
+    Ok(status_of(at).await?.listeners)
 }

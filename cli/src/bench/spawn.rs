@@ -134,7 +134,7 @@ impl Spawned {
             (_, Transport::Grpc) => "grpc",
         };
         // The port is one that the kernel chose.
-        let listeners = context.block_on(listeners(&self.admin))?;
+        let listeners = context.block_on(listeners(&Address::unix(&self.admin)))?;
         let listener = listeners.get(scheme).with_context(|| format!("the daemon has no listener {scheme}"))?;
         Ok(format!("{scheme}://{listener}").parse().map_err(anyhow::Error::new)?)
     }

@@ -8,6 +8,7 @@ use super::{
     next::{Next, Opened, of_connect},
     plan::{Plan, Start},
 };
+use crate::transport::Channel;
 use crate::{
     Address, ConnectError, ReadError,
     transport::{channel, of_status},
@@ -20,7 +21,7 @@ use clad_proto::{
     otlp,
 };
 use std::num::NonZeroU64;
-use tonic::{Status, Streaming, transport::Channel};
+use tonic::{Status, Streaming};
 
 /// The longest message that is taken: an append of the greatest length, as long as OTLP can make it.
 const MAX_MESSAGE_BYTES: usize = otlp::Logs::PER_PAYLOAD_BYTE * MAX_APPEND_BYTES as usize;

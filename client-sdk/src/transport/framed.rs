@@ -1,6 +1,6 @@
 //! The framed protocol over a Unix socket or TCP.
 
-use super::{answer::Answer, out_buffer::OutBuffer, stream::Stream};
+use super::{answer::Answer, out_buffer::OutBuffer, stream::Stream, token::with_token};
 use crate::{Address, ConnectError, session::Out};
 use bytes::BytesMut;
 use clad_proto::frame::{self, ErrorFrame, Flush, Frame, FrameDecoder, Hello, Welcome};
@@ -30,6 +30,7 @@ pub(crate) struct Framed {
 impl Framed {
     /// Connects and greets.
     pub(crate) async fn connect(address: &Address, hello: &Hello) -> Result<(Self, Welcome), ConnectError> {
+        let hello = with_token(address, hello)?;
         let stream = Stream::connect(address).await.map_err(|error| io_error(address, error))?;
         let mut framed = Self {
             address: address.clone(),

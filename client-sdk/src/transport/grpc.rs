@@ -4,6 +4,7 @@
 //! that tonic has by default a stream is several times slower.
 
 use super::answer::Answer;
+use super::token::{token, with_token};
 use crate::{Address, ConnectError, session::Out};
 use clad_proto::{
     ErrorCode, ErrorInfo, PayloadView,
@@ -23,7 +24,9 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 use tonic::{
     Code, Status, Streaming,
-    transport::{Channel, Endpoint},
+    metadata::{Ascii, MetadataValue},
+    service::{Interceptor, interceptor::InterceptedService},
+    transport::{self, Endpoint},
 };
 
 const STREAM_WINDOW: u32 = 4 * 1024 * 1024;
@@ -53,8 +56,39 @@ impl std::fmt::Debug for Grpc {
     }
 }
 
+/// A channel whose calls bring the token.
+pub type Channel = InterceptedService<transport::Channel, WithToken>;
+
+/// Adds the token to each call, where there is one.
+#[derive(Debug, Clone, Default)]
+pub struct WithToken(Option<MetadataValue<Ascii>>);
+
+impl Interceptor for WithToken {
+    fn call(&mut self, mut request: tonic::Request<()>) -> Result<tonic::Request<()>, Status> {
+        if let Some(token) = &self.0 {
+            request.metadata_mut().insert("authorization", token.clone());
+        }
+        Ok(request)
+    }
+}
+
+impl WithToken {
+    fn of(address: &Address) -> Result<Self, ConnectError> {
+        let header = token(address)?.map(|token| MetadataValue::try_from([b"Bearer ", &token[..]].concat()));
+        let no_text = |_| ConnectError::Protocol {
+            address: address.clone(),
+            what: "the token is no text that a header may have".to_owned(),
+        };
+        header.transpose().map(Self).map_err(no_text)
+    }
+}
+
 /// A channel to a daemon.
-pub(crate) async fn channel(address: &Address) -> Result<Channel, ConnectError> {
+///
+/// # Errors
+/// It cannot be reached, or a file that the address or the environment names cannot be read.
+pub async fn channel(address: &Address) -> Result<Channel, ConnectError> {
+    let token = WithToken::of(address)?;
     let endpoint = endpoint(address)?
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
@@ -62,7 +96,8 @@ pub(crate) async fn channel(address: &Address) -> Result<Channel, ConnectError> 
         .http2_keep_alive_interval(KEEP_ALIVE)
         .keep_alive_timeout(KEEP_ALIVE)
         .keep_alive_while_idle(true);
-    endpoint.connect().await.map_err(|error| of_transport(address, &error))
+    let channel = endpoint.connect().await.map_err(|error| of_transport(address, &error))?;
+    Ok(InterceptedService::new(channel, token))
 }
 
 fn endpoint(address: &Address) -> Result<Endpoint, ConnectError> {
@@ -120,6 +155,7 @@ pub(crate) fn of_status(address: &Address, status: &Status) -> ConnectError {
 impl Grpc {
     /// Connects and greets.
     pub(super) async fn connect(address: &Address, hello: &Hello) -> Result<(Self, Welcome), ConnectError> {
+        let hello = &with_token(address, hello)?;
         let mut client = IngestClient::new(channel(address).await?);
         let (sender, receiver) = mpsc::channel(STREAM_MESSAGES);
         let (address, closed) = (address.clone(), ConnectError::Closed { address: address.clone() });

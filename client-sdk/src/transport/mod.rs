@@ -12,11 +12,14 @@ mod out_buffer;
 mod stream;
 #[cfg(feature = "tls")]
 mod tls;
+pub(crate) mod token;
 
 pub(crate) use answer::Answer;
 pub(crate) use framed::Framed;
 #[cfg(feature = "grpc")]
-pub(crate) use grpc::{channel, of_status};
+pub(crate) use grpc::of_status;
+#[cfg(feature = "grpc")]
+pub use grpc::{Channel, WithToken, channel};
 
 use crate::{Address, ConnectError, session::Out};
 use clad_proto::frame::{Hello, Welcome};

@@ -94,7 +94,12 @@ impl Default for Config {
             },
             admin: Admin { path: Some(Path::new(LOCAL_DIR).join(ADMIN_SOCKET)) },
             metrics: Metrics { listen: Some(loopback(9744)), allow_plaintext: false },
-            access: Access { read_group: "clad".to_owned(), admin_group: String::new() },
+            access: Access {
+                read_group: "clad".to_owned(),
+                admin_group: String::new(),
+                tokens_file: None,
+                rule: Vec::new(),
+            },
             tls: Tls {
                 cert: None,
                 key: None,

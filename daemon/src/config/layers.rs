@@ -189,8 +189,6 @@ fn unknown(name: &str, at: &Origin) -> String {
     };
     if schema::is_section(name) {
         format!("`{name}` is a section, not a key; nearest valid key: `{nearest}`")
-    } else if schema::is_reserved(name) {
-        format!("unknown key `{name}`: it is not in this version of clad; remove it")
     } else {
         format!("unknown key `{name}`; nearest valid key: `{nearest}`")
     }

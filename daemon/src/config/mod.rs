@@ -9,12 +9,14 @@
 //!
 //! The files: `types` has what the daemon uses; `defaults` the defaults with their reasons; `schema` the keys; `units`
 //! and `value` read and show single values; `layers` reads and checks files, environment and flags; `load` reads the
-//! merged values; `rules` has the rules for the outcome; `validate` judges it, and `syslog` the
+//! merged values; `access` and `access_rules` have the rules of access; `rules` has the rules for the outcome; `validate` judges it, and `syslog` the
 //! listeners that the operator names; `show` and `reload` use it.
 //!
 //! The crate `config` merges the layers, and keeps the origin of each value. It reports only the first error, keeps no
 //! line of a file, and lets a table replace a value; so each layer is checked before the merge, in `layers`.
 
+mod access;
+mod access_rules;
 mod defaults;
 mod error;
 mod layers;
@@ -34,6 +36,7 @@ mod value;
 #[cfg(test)]
 mod tests;
 
+pub use access::{Id, Network, Pattern, Right, Who};
 pub use defaults::{ADMIN_SOCKET, INGEST_SOCKET, LOCAL_DIR};
 pub use error::{ConfigError, ConfigErrors};
 pub use load::{CONFIG_FOLDER, LoadArgs, Loaded};
@@ -45,8 +48,8 @@ pub use rules::{
 };
 pub(crate) use syslog::zone;
 pub use types::{
-    Access, Admin, Config, Daemon, DefaultAck, Durability, FireAndForget, GroupCommit, Ingest, IoEngine, Journal,
-    Limits, Listener, Log, LogFormat, LogLevel, Metrics, Retention, Rotation, SharedMemory, UnixSocket,
+    Access, AccessRule, Admin, Config, Daemon, DefaultAck, Durability, FireAndForget, GroupCommit, Ingest, IoEngine,
+    Journal, Limits, Listener, Log, LogFormat, LogLevel, Metrics, Retention, Rotation, SharedMemory, UnixSocket,
 };
 pub use types::{SyslogAddress, SyslogFormat, SyslogListener, Tls, TlsVersion};
 pub(crate) use units::{show_duration, show_size};

@@ -1,8 +1,7 @@
 //! Every key of the configuration: its name, what it is for, whether a reload may change it.
 //!
 //! Invariants: this table is the only list of keys. The loader, `clad config`, the reload rule, the
-//! example file and the manual's table are all made from it, so none of them can miss a key. A name that
-//! does not work yet is in [`RESERVED`], which only makes the refusal say more.
+//! example file and the manual's table are all made from it, so none of them can miss a key.
 
 use config::{Value, ValueKind};
 
@@ -260,6 +259,16 @@ pub(super) const KEYS: &[Key] = &[
     key!(access.read_group, RESTART, "Group that may read, beside root and the daemon's user; \"\" is nobody else."),
     key!(access.admin_group, RESTART, "Group of the admin socket; \"\" is the daemon's own."),
     key!(
+        access.tokens_file,
+        LIVE,
+        "File with a line for each token: its name, and the SHA-256 of it in hexadecimal; \"\" is no token. It is read again on HUP. Only its owner and group may write it."
+    ),
+    key!(
+        access.rule,
+        LIVE,
+        "[[access.rule]], each with who and may, and for appends component, max_level, max_bytes_per_second and owner. The first that fits a peer decides; who fits none may nothing. Without rules read_group and allow_read decide."
+    ),
+    key!(
         tls.cert,
         LIVE,
         "File with the daemon's certificate first, then the issuer of each (PEM). It is read again on HUP and when it changes."
@@ -300,9 +309,6 @@ pub(super) const KEYS: &[Key] = &[
     key!(limits.handshake_timeout, LIVE, "The longest time that a new connection may take to send HELLO."),
     key!(limits.idle_timeout, LIVE, "Close a connection after this much silence; 0 is never."),
 ];
-
-/// Names that later versions give a meaning. They are unknown keys like any other.
-pub(super) const RESERVED: &[&str] = &["access.rule", "access.tokens_file"];
 
 /// The key of that name.
 pub(super) fn find(name: &str) -> Option<Found> {
@@ -386,13 +392,6 @@ fn value_at<'a>(root: &'a Value, name: &str) -> Option<&'a Value> {
     })
 }
 
-/// True if the name, or a section it is in, is reserved.
-pub(super) fn is_reserved(name: &str) -> bool {
-    RESERVED
-        .iter()
-        .any(|reserved| name.strip_prefix(reserved).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -429,13 +428,6 @@ mod tests {
             assert!(find(wrong).is_none(), "{wrong}");
         }
         assert!(!is_section("ingest.syslog.net.listen") && !is_section("ingest.syslog.a b"));
-    }
-
-    #[test]
-    fn what_is_reserved_is_no_key() {
-        for name in RESERVED {
-            assert!(find(name).is_none() && !is_section(name), "{name}");
-        }
     }
 
     #[test]

@@ -9,6 +9,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clad_proto::AckLevel;
+
+use super::access::{Pattern, Right, Who};
+
 /// The whole configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -225,6 +229,29 @@ pub struct Access {
     pub read_group: String,
     /// Group of the admin socket; empty is the daemon's own.
     pub admin_group: String,
+    /// Hashes of tokens, by their names; `None` is no token.
+    pub tokens_file: Option<PathBuf>,
+    /// The first that fits a peer says what the peer may do; without any, the defaults do.
+    pub rule: Vec<AccessRule>,
+}
+
+/// `[[access.rule]]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccessRule {
+    /// Peers that it is for: any of them.
+    pub who: Vec<Who>,
+    /// Their rights; none where it is empty.
+    pub may: Vec<Right>,
+    /// The components whose records they may append; `None` is all.
+    pub component: Option<Pattern>,
+    /// The highest level that they may ask for.
+    pub max_level: DefaultAck,
+    /// Bytes that each of them may append in a second; zero is no limit.
+    pub max_bytes_per_second: u64,
+    /// Name by which they own producers together, in place of their own names.
+    pub owner: Option<String>,
+    /// Place where it stands.
+    pub at: String,
 }
 
 /// `[tls]`
@@ -332,6 +359,20 @@ words! {
         Written = "written",
         /// It is on stable storage.
         Durable = "durable",
+    }
+}
+
+impl DefaultAck {
+    /// The level; `None` is the highest.
+    #[must_use]
+    pub const fn level(self) -> Option<AckLevel> {
+        match self {
+            Self::Highest => None,
+            Self::None => Some(AckLevel::None),
+            Self::Received => Some(AckLevel::Received),
+            Self::Written => Some(AckLevel::Written),
+            Self::Durable => Some(AckLevel::Durable),
+        }
     }
 }
 

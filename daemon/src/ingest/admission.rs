@@ -11,11 +11,16 @@ use clad_journal::{
 };
 use clad_proto::frame::{AppendView, EpochStart, Hello, LastStored, Welcome};
 use clad_proto::limits::{MAX_EARLIER_EPOCHS, MAX_VERSION, MIN_VERSION};
-use clad_proto::{AckLevel, DurabilityPolicy, ErrorCode, ErrorInfo, KnownGroup, LogId, ProducerId, scan_known};
+use clad_proto::{
+    AckLevel, DurabilityPolicy, ErrorCode, ErrorInfo, KnownGroup, LogId, ProducerId, parse_group, scan_known,
+};
 
 use super::Owner;
+use super::append_quota::AppendQuota;
 use super::peer::Peer;
-use super::quota::{Quota, QuotaGuard, QuotaHandle};
+use super::quota::{Quota, QuotaGuard};
+use crate::access::{Access, Rights};
+use crate::config::Right;
 use crate::ops::metrics::{self, Dropped, Rejected, Share};
 
 /// Time that an append may wait for room, in its connection's share and then in the budget. Then it is refused as busy.
@@ -38,6 +43,8 @@ pub(crate) struct Admission {
     pub(crate) window: u32,
     /// Bytes that may be in flight over all connections.
     pub(crate) budget: Arc<Quota>,
+    /// Rights of peers.
+    pub(crate) access: Access,
 }
 
 /// A producer whose handshake is done. Dropping it ends its session.
@@ -127,6 +134,7 @@ impl Admission {
     /// to say so, with a timeout. Cancel safe: no session has begun then.
     pub(crate) async fn meet(&self, hello: &Hello, peer: &Peer) -> Result<(Welcome, Option<Producer>), ErrorInfo> {
         if hello.intent.append {
+            peer.check(Right::Append)?;
             // If it is not over then, the journal refuses the session for it.
             let forgotten = self.journal.forgotten(hello.producer_id.as_bytes());
             let _ = tokio::time::timeout(ADMISSION_TIMEOUT, forgotten).await;
@@ -147,8 +155,8 @@ impl Admission {
         let mut welcome = Welcome {
             version: hello.max_version.min(MAX_VERSION),
             policy: self.policy,
-            highest_ack: self.highest,
-            may_read: peer.may_read,
+            highest_ack: peer.rights().cap(self.highest),
+            may_read: peer.rights().may(Right::Read),
             log_id: LogId::from_bytes(meta.log_id),
             epoch: watermarks.epoch,
             epoch_first_offset: watermarks.epoch_first,
@@ -179,11 +187,11 @@ impl Admission {
         let (mut id, mut secret) = (hello.producer_id, hello.secret.clone());
         if id == ProducerId::default() {
             id = ProducerId::from_bytes(random()?);
-            if peer.uid.is_none() && secret.is_empty() {
+            if peer.needs_secret() && secret.is_empty() {
                 secret = random::<16>()?.to_vec();
                 welcome.secret.clone_from(&secret);
             }
-        } else if peer.uid.is_none() && secret.is_empty() {
+        } else if peer.needs_secret() && secret.is_empty() {
             let text = "over the network a producer id needs the secret that it was first used with";
             return Err(ErrorInfo::new(ErrorCode::ProducerNotYours, text));
         }
@@ -211,7 +219,7 @@ impl Admission {
     }
 
     /// Counts an append's bytes for its owner if there is room right now.
-    pub(crate) fn try_admit(quota: &QuotaHandle, payload: usize, at: Arrival) -> Option<Admitted> {
+    pub(crate) fn try_admit(quota: &AppendQuota, payload: usize, at: Arrival) -> Option<Admitted> {
         let permit = quota.try_take(Self::cost(payload))?;
         Some(Admitted { permit, at })
     }
@@ -276,9 +284,10 @@ impl Admission {
         sum: u32,
         at: Arrival,
         known: &mut KnownGroup,
+        rights: &Rights,
     ) -> Result<Item<'a>, ErrorInfo> {
         let head = &view.head;
-        self.check_level(head.level)?;
+        self.check_level(head.level, rights)?;
         if view.payload.len() > self.max_append as usize {
             return Err(refusal(&AppendError::Size { limit: self.max_append })); // by a ring; frames are bounded before
         }
@@ -306,12 +315,19 @@ impl Admission {
     }
 
     /// Counts an append's bytes; waits for room, with a timeout. Cancel safe: nothing is counted then.
-    pub(crate) async fn admit(&self, quota: &QuotaHandle, payload: usize) -> Result<Admitted, ErrorInfo> {
+    pub(crate) async fn admit(&self, quota: &AppendQuota, payload: usize) -> Result<Admitted, ErrorInfo> {
         let acquire = quota.take(Self::cost(payload));
         match tokio::time::timeout(ADMISSION_TIMEOUT, acquire).await {
             Ok(Some(permit)) => Ok(Admitted { permit, at: self.arrival() }),
             Ok(None) => Err(refusal(&AppendError::Closing)),
             Err(_) => {
+                if let Some(rate) = quota.bytes_per_second() {
+                    let text = format!(
+                        "this peer appends more than the {rate} bytes in a second that max_bytes_per_second of its access.rule \
+                         allows, or others have all room"
+                    );
+                    return Err(ErrorInfo::new(ErrorCode::Busy, text).retry_after_ms(1000).limited_to(rate));
+                }
                 metrics::refused_for_share(Share::InflightBytes);
                 let text = "as many bytes as [limits] max_inflight_bytes allows, or as this user may have of them beside \
                             others, are waiting for the disk";
@@ -370,7 +386,11 @@ impl Admission {
         Admitted { permit, at }: Admitted,
     ) -> Result<(Accepted, Option<DeferredWrite>), ErrorInfo> {
         let head = &view.head;
-        let item = self.item(view, head.payload_crc, at, &mut KnownGroup::default());
+        let item = self.item(view, head.payload_crc, at, &mut KnownGroup::default(), peer.rights());
+        let item = item.and_then(|item| match Self::fits_component(peer.rights(), view.payload) {
+            true => Ok(item),
+            false => Err(peer.wrong_component()),
+        });
         let item = item.map_err(|error| self.unless_stored(producer, head.first_seq, error))?;
         let (item, mut verdicts) = (Item { share: permit.num_permits(), ..item }, Vec::new());
         let deferred_write = self.append_run(from, peer, &[item], permit, at, &mut verdicts);
@@ -381,12 +401,24 @@ impl Admission {
         Ok((accepted, deferred_write))
     }
 
-    /// Refuses a level that this log cannot reach.
-    pub(crate) fn check_level(&self, level: AckLevel) -> Result<(), ErrorInfo> {
-        if level <= self.highest && level != AckLevel::Posted {
+    /// Returns true if the records are of a component that a peer with these rights may append.
+    pub(crate) fn fits_component(rights: &Rights, payload: &[u8]) -> bool {
+        let Some(pattern) = &rights.component else { return true };
+        let component = parse_group(payload).ok().and_then(|group| group.component());
+        component.is_some_and(|component| pattern.matches(component))
+    }
+
+    /// Refuses a level that this log cannot reach, or its peer may not ask for.
+    pub(crate) fn check_level(&self, level: AckLevel, rights: &Rights) -> Result<(), ErrorInfo> {
+        let is_there = level <= self.highest && level != AckLevel::Posted;
+        if is_there && rights.cap(level) == level {
             return Ok(());
         }
         let text = match level {
+            _ if is_there => {
+                let most = rights.cap(level);
+                format!("this peer may ask for `{most}` at most, not `{level}`: {}", rights.because())
+            }
             AckLevel::Posted => {
                 "`posted` is what a ring of shared memory answers: ask for one, or for another level".to_owned()
             }
@@ -468,6 +500,7 @@ pub(crate) fn dropped(code: ErrorCode) -> Dropped {
         ErrorCode::NoSpace => Dropped::NoSpace,
         ErrorCode::QuotaExceeded => Dropped::Quota,
         ErrorCode::JournalFailed => Dropped::JournalFailed,
+        ErrorCode::PermissionDenied => Dropped::Denied,
         ErrorCode::ShuttingDown => Dropped::Stopping,
         _ => Dropped::Invalid,
     }

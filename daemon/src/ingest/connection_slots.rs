@@ -13,6 +13,7 @@ use clad_proto::{ErrorCode, ErrorInfo};
 
 use super::quota::{Owner, QuotaUsage};
 use super::slots::{Slot, SlotState, Slots};
+use crate::access::RuleSet;
 use crate::ops::metrics::{self, Label};
 
 /// Connections that have released their slot and are not gone yet. They are among the daemon's own descriptors.
@@ -33,8 +34,17 @@ pub(crate) struct ConnectionSlot {
     slot: Slot,
 }
 
+/// Error for a connection that leaves.
+pub(crate) fn leaves(slot_state: &SlotState) -> ErrorInfo {
+    if slot_state.is_revoked() {
+        let text = "the rules of [access] have changed for this peer: connect again, and the new ones decide";
+        return ErrorInfo::new(ErrorCode::Busy, text).retry_after_ms(100);
+    }
+    makes_room()
+}
+
 /// Error for a connection that ends because it makes room.
-pub(crate) fn makes_room() -> ErrorInfo {
+fn makes_room() -> ErrorInfo {
     let text = "this user (or the network) has more connections than others, who want a place ([limits] max_connections): \
                 the one that was silent for longest makes room";
     ErrorInfo::new(ErrorCode::TooManyConnections, text).retry_after_ms(1000)
@@ -54,6 +64,11 @@ impl ConnectionSlots {
 
     pub(crate) fn open(&self) -> usize {
         self.slots.open()
+    }
+
+    /// Has connections leave whose peers have other rights by these rules: how many there are.
+    pub(crate) fn recheck(&self, rules: &RuleSet) -> usize {
+        self.slots.recheck(rules)
     }
 
     /// Connections of each owner.

@@ -10,6 +10,7 @@ use clad_proto::frame::{Flush, Watermark};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
 
 use super::admission::Admission;
+use super::peer::Peer;
 use super::session::{Session, watermark};
 
 impl Session {
@@ -17,10 +18,16 @@ impl Session {
     ///
     /// # Errors
     /// The answer where it is refused: nothing is noted, and the session continues.
-    pub(crate) fn ask_flush(&mut self, admission: &Admission, flush: Flush) -> Result<Option<Watermark>, ErrorInfo> {
+    pub(crate) fn ask_flush(
+        &mut self,
+        admission: &Admission,
+        peer: &Peer,
+        flush: Flush,
+    ) -> Result<Option<Watermark>, ErrorInfo> {
         // Where acks end at `written`, a flush still asks the disk: the sync is made, the watermark is what it is.
-        if flush.level > admission.flush_reach {
-            let text = format!("this log reaches `{}` at most, not `{}`", admission.flush_reach, flush.level);
+        let reach = peer.rights().cap(admission.flush_reach);
+        if flush.level > reach {
+            let text = format!("this log, or this peer, reaches `{reach}` at most, not `{}`", flush.level);
             return Err(ErrorInfo::new(ErrorCode::LevelUnreachable, text));
         }
         // Each is a place in the session.

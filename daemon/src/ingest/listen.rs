@@ -28,7 +28,6 @@ use super::peer::{Peer, start_time_of_peer};
 use super::quota::Owner;
 use super::reactor::{GiveFds, Reactor, Socket, TakeFds, TlsSocket};
 use super::sock_diag;
-use crate::access::Access;
 use crate::ops::metrics;
 use crate::tls::Tls;
 
@@ -121,7 +120,6 @@ pub(crate) async fn unix(
     reactor: Reactor,
     live_settings: LiveSettings,
     connection_slots: Arc<ConnectionSlots>,
-    access: Arc<Access>,
     mut stop: watch::Receiver<bool>,
 ) {
     loop {
@@ -145,10 +143,11 @@ pub(crate) async fn unix(
         let pid = cred.pid().and_then(|p| u32::try_from(p).ok());
         let process = (pid, pid.and_then(|pid| start_time_of_peer(&stream, pid)));
         let Some((rd, wr)) = adopted(&reactor, stream.into_std(), &slot) else { continue };
-        let (service, access) = (live_settings.service(), access.clone());
+        let service = live_settings.service();
+        let access = service.admission.access.clone();
         reactor.spawn(async move {
             let _counted = metrics::Connection::open(metrics::Transport::Unix);
-            let may_read = access.may_read(cred.uid(), cred.gid()).await;
+            let may_read = access.read_group().may_read(cred.uid(), cred.gid()).await;
             let peer = Peer::unix(cred.uid(), cred.gid(), process, may_read);
             serve(service, peer, slot.slot_state().clone(), rd, wr).await;
             drop(slot);
@@ -207,7 +206,7 @@ pub(crate) async fn tcp(
                 // One half is enough: the session stands before both.
                 let Some((socket, _)) = adopted(&reactor, Ok(stream), &slot) else { return };
                 let (rd, wr) = TlsSocket::halves(socket, session);
-                let peer = Peer::certified(Transport::Tcp, Some(address), owner, may_read, identity);
+                let peer = Peer::over_tls(Transport::Tcp, address, owner, may_read, identity);
                 reactor.spawn(serve_tcp(service, peer, slot, rd, wr));
             });
             continue;

@@ -8,6 +8,7 @@
 //! Whatever is dropped without an answer (level `none`) is counted.
 
 mod admission;
+mod append_quota;
 mod connection_slots;
 mod flush;
 mod framed;
@@ -34,15 +35,16 @@ use crate::ops::metrics;
 pub(crate) use admission::{
     ADMISSION_TIMEOUT, Admission, Admitted, Arrival, Producer, count_refusal, dropped, random, refusal,
 };
+pub(crate) use append_quota::AppendQuota;
 pub(crate) use connection_slots::{
-    ConnectionSlot, ConnectionSlots, LEAVING_CONNECTIONS_MAX, ROOT_RESERVED_CONNECTIONS, makes_room, no_place,
+    ConnectionSlot, ConnectionSlots, LEAVING_CONNECTIONS_MAX, ROOT_RESERVED_CONNECTIONS, leaves, no_place,
 };
 pub(crate) use framed::{PeerTimeouts, Service as FramedService};
 pub(crate) use listen::{bind_unix, bind_unix_datagram, tcp, unix};
 pub(crate) use live_settings::{LiveSettings, buffers, clamp};
 pub use otlp::to_protobuf;
 pub(crate) use own_producers::OwnProducers;
-pub(crate) use peer::{Peer, start_time, start_time_of_peer};
+pub(crate) use peer::{Peer, Shown, start_time, start_time_of_peer};
 pub(crate) use quota::Owner;
 pub(crate) use reactor::Reactor;
 pub(crate) use session::{Answer, Session};

@@ -11,10 +11,11 @@ use clad_journal::{ResendKey, Watcher, Watermarks};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo, Payload};
 
 use super::admission::{ADMISSION_TIMEOUT, Admission, Admitted, count_refusal};
+use super::append_quota::AppendQuota;
 use super::own_producers::{OwnProducer, OwnProducers};
 use super::peer::Peer;
-use super::quota::QuotaHandle;
 use super::session::{Answer, Session};
+use crate::config::Right;
 
 /// The appends of one sender, until they have their level.
 pub(crate) struct OwnAppends {
@@ -22,7 +23,7 @@ pub(crate) struct OwnAppends {
     producer: Arc<OwnProducer>,
     peer: Peer,
     level: AckLevel,
-    inflight_quota: QuotaHandle,
+    inflight_quota: AppendQuota,
     session: Session,
     watermarks: Watcher,
     /// A failure of the journal came before an append had its level.
@@ -31,16 +32,17 @@ pub(crate) struct OwnAppends {
 
 impl OwnAppends {
     /// # Errors
-    /// The journal is closing.
+    /// The peer may not append; the journal is closing.
     pub(crate) fn begin(
         admission: Arc<Admission>,
         producers: &OwnProducers,
         peer: Peer,
         level: AckLevel,
     ) -> Result<Self, ErrorInfo> {
+        peer.check(Right::Append)?;
         Ok(Self {
             producer: producers.of(&peer)?,
-            inflight_quota: admission.budget.handle(peer.quota_owner()),
+            inflight_quota: AppendQuota::of(&peer, &admission.budget),
             session: Session::begin(&admission.journal.watermarks()),
             watermarks: admission.journal.watcher(),
             admission,
@@ -164,6 +166,8 @@ mod tests {
     use clad_proto::{DurabilityPolicy, Group, PayloadBuilder, Record};
 
     use super::*;
+    use crate::access::Access;
+    use crate::ingest::Shown;
     use crate::ingest::quota::{Owner, Quota};
 
     /// The recovery of the journal is over before anybody looks: what was lost must not pass for what has its level.
@@ -183,8 +187,10 @@ mod tests {
             max_connection_bytes: 1 << 20,
             window: 256,
             budget: Quota::new(1 << 20),
+            access: Access::open(),
         });
         let peer = Peer::network(Transport::Relp, None, Owner::Network, false);
+        let peer = peer.judged(&admission.access, Shown::Nothing).expect("a peer");
         let producers = OwnProducers::new(journal.clone());
         let mut appends = OwnAppends::begin(admission, &producers, peer, AckLevel::Durable).expect("a producer");
         let mut builder = PayloadBuilder::new(&Group::default()).expect("a group");

@@ -72,7 +72,7 @@ impl OwnProducers {
     /// # Errors
     /// The journal is closing.
     pub(crate) fn of(&self, peer: &Peer) -> Result<Arc<OwnProducer>, ErrorInfo> {
-        let key = (peer.quota_owner(), peer.uid.is_some());
+        let key = (peer.quota_owner(), peer.uid().is_some());
         let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((producer, asked)) = of.get_mut(&key) {
             *asked = Instant::now();

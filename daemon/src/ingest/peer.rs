@@ -1,13 +1,15 @@
-//! Identity of a peer, as the kernel reports it: never as the peer says.
+//! Identity of a peer, as the kernel reports it: never as the peer says. And its rights.
 //!
 //! Invariants: peer metadata comes from `SO_PEERCRED` and `/proc`, and the address of a network peer from its socket. The owner
-//! of a producer id is the uid on a Unix socket, and the name in the certificate of a peer that has shown one. Elsewhere it is
-//! a hash of the secret: such a peer has no name that could be believed.
+//! of a producer id is the uid on a Unix socket, and the name in the certificate, or of the token, of a peer that has shown one.
+//! Elsewhere it is a hash of the secret: such a peer has no name that could be believed. A peer that was not judged may do
+//! nothing.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use clad_proto::ErrorInfo;
 use clad_proto::frame::{PeerMeta, Transport};
 use nix::errno::Errno;
 use nix::sys::socket::{getsockopt, sockopt};
@@ -15,30 +17,45 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sha2::{Digest, Sha256};
 
 use super::quota::Owner;
+use crate::access::{Access, Rights, RuleSet, Subject, refused};
+use crate::config::Right;
+use crate::ops::metrics::Refused;
 use crate::tls;
 
 /// The other end of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     pub(crate) transport: Transport,
-    pub(crate) uid: Option<u32>,
-    pub(crate) gid: Option<u32>,
+    /// Its names.
+    subject: Subject,
+    /// Nobody reads on the way what it sends: within TLS, or within this host.
+    is_private: bool,
+    rights: Arc<Rights>,
     /// Owner whose share of the quotas it uses.
     quota_owner: Owner,
     process: (u32, u64),
-    /// Name in its certificate.
-    identity: Option<Arc<str>>,
-    pub(crate) may_read: bool,
+    /// It may read where there are no rules.
+    reads_without_rules: bool,
     /// The peer metadata, encoded once.
     pub(crate) meta: Vec<u8>,
     /// For the log.
     pub(crate) name: String,
 }
 
+/// Secrets that a peer has shown.
+#[derive(Clone, Copy)]
+pub(crate) enum Shown<'a> {
+    Nothing,
+    /// The secret of a producer, which may be a token.
+    Secret(&'a [u8]),
+    /// It must be a token.
+    Token(&'a [u8]),
+}
+
 impl Peer {
     /// A peer on a Unix socket, and the start time of its process, where that is certain.
     pub(crate) fn unix(uid: u32, gid: u32, (pid, pid_start): (Option<u32>, Option<u64>), may_read: bool) -> Self {
-        Self { may_read, ..Self::local(Transport::Unix, uid, gid, pid, pid_start) }
+        Self { reads_without_rules: may_read, ..Self::local(Transport::Unix, uid, gid, pid, pid_start) }
     }
 
     /// The process that a ring was given to, as it was known on the Unix socket.
@@ -48,13 +65,13 @@ impl Peer {
 
     /// A peer on a Unix socket, by any transport.
     pub(crate) fn local(transport: Transport, uid: u32, gid: u32, pid: Option<u32>, pid_start: Option<u64>) -> Self {
-        let (uid_seen, gid_seen) = (Some(uid), Some(gid));
+        let subject = Subject { uid: Some(uid), gid: Some(gid), ..Subject::default() };
         let peer_meta = PeerMeta {
             transport: Some(transport),
             pid,
             pid_start,
-            uid: uid_seen,
-            gid: gid_seen,
+            uid: subject.uid,
+            gid: subject.gid,
             ..PeerMeta::default()
         };
         let name = pid.map_or_else(|| format!("uid {uid}"), |pid| format!("uid {uid} pid {pid}"));
@@ -62,15 +79,22 @@ impl Peer {
         let quota_owner = Owner::Uid(uid);
         Self {
             transport,
-            uid: uid_seen,
-            gid: gid_seen,
+            subject,
+            is_private: true,
+            rights: Rights::none(),
             quota_owner,
             process,
-            identity: None,
-            may_read: false,
+            reads_without_rules: false,
             meta: peer_meta.to_bytes(),
             name,
         }
+    }
+
+    /// The daemon itself, which no rule is for.
+    pub(crate) fn daemon(transport: Transport) -> Self {
+        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let rights = Rights::without_rules(false);
+        Self { rights, ..Self::local(transport, uid, gid, Some(std::process::id()), None) }
     }
 
     /// Process id and start time, 0 where they are not known.
@@ -85,34 +109,148 @@ impl Peer {
         quota_owner: Owner,
         may_read: bool,
     ) -> Self {
-        Self::certified(transport, address, quota_owner, may_read, None)
+        let subject = Subject { address: address.map(|address| address.ip()), ..Subject::default() };
+        let is_private = address.is_some_and(|address| address.ip().to_canonical().is_loopback());
+        let mut peer = Self {
+            transport,
+            subject,
+            is_private,
+            rights: Rights::none(),
+            quota_owner,
+            process: (0, 0),
+            reads_without_rules: may_read,
+            meta: Vec::new(),
+            name: String::new(),
+        };
+        peer.describe(address);
+        peer
     }
 
-    /// The same, with the name in its certificate, where it has shown one.
-    pub(crate) fn certified(
+    /// The same within TLS, with the name in its certificate, where it has shown one.
+    pub(crate) fn over_tls(
         transport: Transport,
-        address: Option<SocketAddr>,
+        address: SocketAddr,
         quota_owner: Owner,
         may_read: bool,
-        identity: Option<Arc<str>>,
+        certificate: Option<Arc<str>>,
     ) -> Self {
+        let mut peer = Self::network(transport, Some(address), quota_owner, may_read);
+        (peer.subject.certificate, peer.is_private) = (certificate, true);
+        peer.describe(Some(address));
+        peer
+    }
+
+    /// Makes the metadata and the name of a network peer.
+    fn describe(&mut self, address: Option<SocketAddr>) {
+        let identity = self.subject.identity();
+        let transport = Some(self.transport);
         let in_meta = identity.as_deref().map(str::to_owned);
-        let peer_meta = PeerMeta { transport: Some(transport), address, identity: in_meta, ..PeerMeta::default() };
-        let mut name = address.map_or_else(|| "?".to_owned(), |address| address.to_string());
-        if let Some(identity) = &identity {
-            name = format!("{identity} at {name}");
+        self.meta = PeerMeta { transport, address, identity: in_meta, ..PeerMeta::default() }.to_bytes();
+        let at = address.map_or_else(|| "?".to_owned(), |address| address.to_string());
+        self.name = identity.map_or(at.clone(), |identity| format!("{identity} at {at}"));
+    }
+
+    /// The peer with its rights, by the rules in force now.
+    ///
+    /// # Errors
+    /// It has shown a token that is none, or in the clear.
+    pub(crate) fn judged(mut self, access: &Access, shown: Shown<'_>) -> Result<Self, ErrorInfo> {
+        let rules = access.rules();
+        let token = match shown {
+            Shown::Nothing => None,
+            Shown::Secret(secret) => rules.token(secret).map(Some),
+            // Where no tokens are, the header is for somebody before clad.
+            Shown::Token(token) => rules.has_tokens().then(|| rules.token(token)),
+        };
+        if let Some(name) = token {
+            let Some(name) = name.filter(|_| self.is_private) else {
+                return Err(refused(&self.subject, &self.rights, Refused::Token));
+            };
+            self.subject.token = Some(name);
+            if self.subject.uid.is_none() {
+                let address = PeerMeta::decode(&self.meta).ok().and_then(|meta| meta.address);
+                self.describe(address);
+            }
         }
-        let (uid, gid, process) = (None, None, (0, 0));
-        Self { transport, uid, gid, quota_owner, process, identity, may_read, meta: peer_meta.to_bytes(), name }
+        self.rights = rules.rights(&self.subject, self.reads_without_rules);
+        Ok(self)
+    }
+
+    /// Its rights.
+    pub(crate) fn rights(&self) -> &Rights {
+        &self.rights
+    }
+
+    /// Checks a right.
+    ///
+    /// # Errors
+    /// It does not have it.
+    pub(crate) fn check(&self, right: Right) -> Result<(), ErrorInfo> {
+        match self.rights.may(right) {
+            true => Ok(()),
+            false => Err(refused(&self.subject, &self.rights, right.into())),
+        }
+    }
+
+    /// The error for records of another component than it may append.
+    pub(crate) fn wrong_component(&self) -> ErrorInfo {
+        refused(&self.subject, &self.rights, Refused::Component)
+    }
+
+    /// Its rights by other rules, where they are not the same.
+    pub(crate) fn rights_have_changed(&self, rules: &RuleSet) -> bool {
+        !self.rights.is_same(&rules.rights(&self.subject, self.reads_without_rules))
+    }
+
+    /// Returns true if it is known by the same.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.subject == other.subject && self.reads_without_rules == other.reads_without_rules
+    }
+
+    /// User on a Unix socket.
+    pub(crate) fn uid(&self) -> Option<u32> {
+        self.subject.uid
+    }
+
+    /// Group on a Unix socket.
+    pub(crate) fn gid(&self) -> Option<u32> {
+        self.subject.gid
+    }
+
+    /// The name by which it owns producers, where it has one.
+    fn owner_name(&self) -> Option<Arc<str>> {
+        let own = || self.subject.identity().filter(|_| self.subject.uid.is_none());
+        self.rights.owner.clone().or_else(own)
     }
 
     /// Owner of a producer id when this peer uses it.
     pub(crate) fn owner(&self, secret: &[u8]) -> u64 {
-        match (self.uid, &self.identity) {
-            (Some(uid), _) => u64::from(uid),
-            (None, Some(identity)) => tls::owner(identity),
+        match (self.owner_name(), self.subject.uid) {
+            (Some(name), _) => tls::owner(&name),
+            (None, Some(uid)) => u64::from(uid),
             (None, None) => secret_owner(secret),
         }
+    }
+
+    /// Returns true if a secret is what it owns producers by.
+    pub(crate) fn needs_secret(&self) -> bool {
+        self.owner_name().is_none() && self.subject.uid.is_none()
+    }
+
+    /// Sender, for a resend: by its name, else the user, where the kernel knows it, else the address. The network is none:
+    /// its peers are many.
+    pub(crate) fn sender_hash(&self) -> u64 {
+        let name = match (self.owner_name(), self.quota_owner, self.subject.uid) {
+            (Some(name), ..) => format!("certificate {name}"),
+            (None, Owner::Uid(uid), _) | (None, _, Some(uid)) => format!("uid {uid}"),
+            (None, Owner::Network, None) => {
+                let address = self.subject.address.map(|address| address.to_canonical().to_string());
+                format!("address {}", address.unwrap_or_default())
+            }
+        };
+        let mut first = [0; 8];
+        first.copy_from_slice(&Sha256::digest(name)[..8]);
+        u64::from_le_bytes(first)
     }
 
     /// Owner whose share of the quotas it uses: the user, on any transport, where the kernel knows the user.
@@ -187,7 +325,8 @@ mod tests {
         assert_eq!(tcp.owner(b"a"), tcp.owner(b"a"));
         assert_ne!(tcp.owner(b"a"), tcp.owner(b"b"));
         assert!(tcp.owner(b"a") > u64::from(u32::MAX));
-        let named = |name: &str| Peer::certified(Transport::Tcp, None, Owner::Network, false, Some(name.into()));
+        let address = "192.0.2.1:1".parse().unwrap();
+        let named = |name: &str| Peer::over_tls(Transport::Tcp, address, Owner::Network, false, Some(name.into()));
         assert_eq!(named("spiffe://prod/a").owner(b"a"), named("spiffe://prod/a").owner(b"b"), "no secret counts");
         assert_ne!(named("spiffe://prod/a").owner(b""), named("spiffe://prod/b").owner(b""));
         assert_eq!(named("spiffe://prod/a").owner(b"") >> 62, 1, "neither a uid nor a secret is the same");
@@ -198,6 +337,47 @@ mod tests {
             "they are counted together"
         );
         assert_eq!(PeerMeta::decode(&tcp.meta).unwrap().uid, None, "that is for counting alone");
+    }
+
+    /// Rules with a token, and what peers are by it.
+    #[test]
+    fn a_token_counts_where_nobody_reads_it_on_the_way() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("tokens");
+        let hash: String = Sha256::digest("a token").iter().map(|byte| format!("{byte:02x}")).collect();
+        std::fs::write(&file, format!("ci {hash}\n")).unwrap();
+        let settings = crate::config::Access { tokens_file: Some(file), ..crate::config::Config::default().access };
+        let access = Access::new(&settings, RuleSet::read(&settings).unwrap());
+        let far: SocketAddr = "192.0.2.1:1".parse().unwrap();
+        let near: SocketAddr = "[::ffff:127.0.0.1]:1".parse().unwrap();
+        let plain = |at| Peer::network(Transport::Tcp, Some(at), Owner::Network, false);
+        let tls = |name: Option<&str>| Peer::over_tls(Transport::Tcp, far, Owner::Network, false, name.map(Into::into));
+        let unix = || Peer::unix(1000, 1000, (None, None), false);
+        let judged = |peer: Peer, shown| peer.judged(&access, shown);
+        let identity = |peer: &Peer| PeerMeta::decode(&peer.meta).unwrap().identity;
+        for peer in [plain(near), tls(None)] {
+            let peer = judged(peer, Shown::Secret(b"a token")).unwrap();
+            assert_eq!(identity(&peer).as_deref(), Some("token:ci"));
+            assert!(PeerMeta::decode(&peer.meta).unwrap().address.is_some());
+            assert_eq!(peer.owner(b"a token"), tls::owner("token:ci"));
+            assert!(!peer.needs_secret() && peer.check(Right::Append).is_ok());
+        }
+        for shown in [Shown::Secret(b"a token"), Shown::Token(b"a token")] {
+            let error = judged(plain(far), shown).expect_err("in the clear");
+            assert_eq!((error.code, error.retryable), (clad_proto::ErrorCode::PermissionDenied, false));
+        }
+        judged(tls(None), Shown::Token(b"another")).expect_err("it is none");
+        let peer = judged(plain(far), Shown::Secret(b"a secret")).unwrap();
+        assert_eq!((identity(&peer), peer.needs_secret()), (None, true), "any other secret is one");
+        let peer = judged(tls(Some("spiffe://prod/a")), Shown::Token(b"a token")).unwrap();
+        assert_eq!(identity(&peer).as_deref(), Some("spiffe://prod/a"), "the certificate comes first");
+        assert_eq!(peer.subject.token.as_deref(), Some("ci"));
+        let peer = judged(unix(), Shown::Token(b"a token")).unwrap();
+        assert_eq!((identity(&peer), peer.owner(b"")), (None, 1000), "the kernel knows the user");
+        let without = Access::open();
+        let peer = tls(None).judged(&without, Shown::Token(b"for somebody else")).unwrap();
+        assert!(peer.check(Right::Append).is_ok() && peer.check(Right::Read).is_err());
+        assert!(tls(None).check(Right::Append).is_err(), "who was not judged may nothing");
     }
 
     #[test]

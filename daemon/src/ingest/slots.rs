@@ -17,7 +17,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use super::peer::Peer;
 use super::quota::{Owner, Quota, QuotaGuard, QuotaUsage};
+use crate::access::{Access, RuleSet};
 
 /// Slots of one kind.
 pub(crate) struct Slots {
@@ -51,6 +53,10 @@ pub(crate) struct SlotState {
     /// Sessions of it with a pending answer.
     pending_answer: AtomicUsize,
     leaving: AtomicBool,
+    /// A peer of it has other rights than when it came.
+    revoked: AtomicBool,
+    /// Peers of it that have something open, each once.
+    peers: Mutex<Vec<Arc<Peer>>>,
     wake: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// Nothing once it is released.
     guard: Mutex<Option<QuotaGuard>>,
@@ -98,6 +104,8 @@ impl SlotState {
             in_use: AtomicBool::new(false),
             pending_answer: AtomicUsize::new(0),
             leaving: AtomicBool::new(false),
+            revoked: AtomicBool::new(false),
+            peers: Mutex::default(),
             wake: OnceLock::new(),
             guard: Mutex::new(Some(guard)),
         }
@@ -118,12 +126,41 @@ impl SlotState {
         PendingAnswer { slot_state: self.clone(), is_pending: false }
     }
 
-    /// Returns true if it is to make room.
+    /// Returns true if it is to make room, or its rights have changed.
     pub(crate) fn is_leaving(&self) -> bool {
-        self.leaving.load(Ordering::Relaxed)
+        self.leaving.load(Ordering::Relaxed) || self.is_revoked()
     }
 
-    /// Waits until it is to make room, for a task that is woken then.
+    /// Returns true if its rights have changed.
+    pub(crate) fn is_revoked(&self) -> bool {
+        self.revoked.load(Ordering::Relaxed)
+    }
+
+    /// Notes a peer that has something open for long, and was judged by rules that may have changed since.
+    pub(crate) fn serves(&self, peer: &Arc<Peer>, access: &Access) {
+        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        if !peers.iter().any(|known| known.is_same(peer)) {
+            peers.push(peer.clone());
+        }
+        drop(peers);
+        self.recheck(&access.rules());
+    }
+
+    /// Has it leave if a peer of it has other rights by these rules.
+    fn recheck(&self, rules: &RuleSet) -> bool {
+        let peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_revoked = peers.iter().any(|peer| peer.rights_have_changed(rules));
+        drop(peers);
+        if is_revoked
+            && !self.revoked.swap(true, Ordering::Relaxed)
+            && let Some(wake) = self.wake.get()
+        {
+            wake();
+        }
+        is_revoked
+    }
+
+    /// Waits until it is to leave, for a task that is woken then.
     pub(crate) async fn leaves(&self) {
         std::future::poll_fn(|_| if self.is_leaving() { Poll::Ready(()) } else { Poll::Pending }).await;
     }
@@ -162,6 +199,12 @@ impl Slots {
     /// Number of slots in use, the leaving ones included.
     pub(crate) fn open(&self) -> usize {
         self.taken().slots.len()
+    }
+
+    /// Has those leave whose peers have other rights by these rules: how many there are.
+    pub(crate) fn recheck(&self, rules: &RuleSet) -> usize {
+        let all: Vec<Arc<SlotState>> = self.taken().slots.values().cloned().collect();
+        all.iter().filter(|slot_state| slot_state.recheck(rules)).count()
     }
 
     /// Slots of each owner, without the leaving ones.
@@ -223,7 +266,7 @@ impl Drop for Slot {
         let mut taken = self.slots.taken();
         let known = taken.slots.remove(&self.key).is_some();
         assert!(known, "a slot is given back twice: its successor's would be lost");
-        let leaving = usize::from(self.slot_state.is_leaving());
+        let leaving = usize::from(self.slot_state.leaving.load(Ordering::Relaxed));
         assert!(leaving <= taken.leaving, "more slots leave than were asked to: the bound of leaving ones is lost");
         taken.leaving -= leaving;
         // Given back under the lock: an owner that finds none free looks for one to take over.

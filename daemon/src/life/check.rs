@@ -15,6 +15,7 @@ use nix::sys::statvfs::statvfs;
 use nix::unistd::{AccessFlags, Group, Uid, access};
 
 use self::taken::{Listening, Owner};
+use crate::access::{Asked, RuleSet, Subject, explain};
 use crate::config::{Config, Durability, Loaded, SyslogAddress, show_duration, show_size};
 use crate::exit::Exit;
 use crate::life::lock_holder::{LockHolder, lock_holder};
@@ -93,6 +94,22 @@ pub fn check(loaded: &Loaded) -> Report {
     retention(config, &mut report);
     not_checked(&mut report);
     report
+}
+
+/// Decision about a peer and an action, and its reason: for `clad check --as`.
+#[must_use]
+pub(crate) fn check_as(config: &Config, who: &[String], asked: &Asked) -> (String, Exit) {
+    let mut subject = Subject::default();
+    if let Some(error) = who.iter().find_map(|part| subject.add(part).err()) {
+        return (format!("clad: --as: {error}"), Exit::Usage);
+    }
+    let rules = match RuleSet::read(&config.access) {
+        Ok(rules) => rules,
+        Err(error) => return (format!("clad: {error}"), Exit::Config),
+    };
+    let (is_allowed, reason) = explain(config, &rules, &subject, asked);
+    let (word, exit) = if is_allowed { ("allowed", Exit::Done) } else { ("refused", Exit::Failed) };
+    (format!("{word}: {reason}"), exit)
 }
 
 /// Notes the facts that cannot be known without a start.
@@ -371,6 +388,21 @@ fn socket(what: &'static str, key: &str, path: &Path, config: &Config, report: &
 
 fn access_rule(config: &Config, report: &mut Report) {
     const WHAT: &str = "reading";
+    const RULES: &str = "access";
+    match RuleSet::read(&config.access) {
+        Err(error) => report.fail(RULES, error.to_string(), Exit::Config),
+        Ok(rules) if !rules.is_empty() => {
+            let count = config.access.rule.len();
+            let whose = if count == 1 { "1 rule decides" } else { &format!("{count} rules decide") };
+            report.note(RULES, format!("{whose}; read_group and allow_read have no effect"));
+            if !rules.has_users() {
+                let text = "no rule is for users (uid, gid or \"*\"): no program of this host may append";
+                report.note(RULES, text.to_owned());
+            }
+            return admin_group(config, report);
+        }
+        Ok(_) => {}
+    }
     let group = &config.access.read_group;
     let always = "root and the daemon's user";
     match group.as_str() {
@@ -378,6 +410,10 @@ fn access_rule(config: &Config, report: &mut Report) {
         name if group_exists(name) => report.note(WHAT, format!("{always}, and group {name}")),
         name => report.note(WHAT, format!("{always} only: there is no group {name} on this host")),
     }
+    admin_group(config, report);
+}
+
+fn admin_group(config: &Config, report: &mut Report) {
     let group = &config.access.admin_group;
     if !group.is_empty() && !group_exists(group) {
         let problem = format!("there is no group {group} on this host");

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use clad_journal::{Accepting, Journal, Losses, Status};
 use tokio::task::JoinHandle;
 
+use crate::access::RuleSet;
 use crate::config::{Config, LoadArgs, reload_diff};
 use crate::ingest::Reactor;
 use crate::life::reload::{Outcome, Outcomes};
@@ -28,6 +29,8 @@ use crate::tls::{self, Look, Material};
 /// A disk that has not finished for so long is reported as degraded.
 const DEGRADED_AFTER: Duration = Duration::from_secs(5);
 const TICK_INTERVAL: Duration = Duration::from_secs(1);
+/// Longest that a reload waits for the names in rules: less than the watchdog waits for the daemon.
+const RULES_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// State that may change while the daemon runs.
 pub(crate) struct Running {
@@ -213,6 +216,7 @@ impl Running {
         let changes = reload_diff(&self.services.config, &loaded.config).map_err(|refused| refused.to_string())?;
         // The steps that can fail come first.
         let material = self.material(&loaded.config)?;
+        let rules = read_rules(&loaded.config)?;
         let group = &loaded.config.journal.group_commit;
         let batch = setup::batch_bytes(&loaded.config);
         self.services
@@ -227,6 +231,12 @@ impl Running {
             self.services.health.restored("tls");
         }
         self.services.origin.set(&loaded);
+        let access = self.served.live_settings.service().admission.access.clone();
+        access.set(rules);
+        let left = self.served.connection_slots.recheck(&access.rules());
+        if left > 0 {
+            tracing::info!("HUP: {left} connections have other rights now, and are closed");
+        }
         self.apply(loaded.config);
         let keys: Vec<_> = changes.iter().map(|change| change.key.as_str()).collect();
         Ok(match keys.as_slice() {
@@ -258,6 +268,20 @@ impl Running {
         self.served.rings.set_admission(self.served.live_settings.service().admission);
         metrics::inflight_limit(config.limits.max_inflight_bytes);
         self.services.config = config;
+    }
+}
+
+/// Rules and tokens of a new configuration. A name service that does not answer must not hold up the daemon.
+fn read_rules(config: &Config) -> Result<RuleSet, String> {
+    let access = config.access.clone();
+    let (done, read) = std::sync::mpsc::sync_channel(1);
+    std::thread::spawn(move || drop(done.send(RuleSet::read(&access))));
+    match read.recv_timeout(RULES_TIMEOUT) {
+        Ok(Ok(rules)) => Ok(rules),
+        Ok(Err(error)) => Err(format!("nothing was changed: {error}")),
+        Err(_) => Err(format!(
+            "nothing was changed: names in access.rule are not known within {RULES_TIMEOUT:?} (does a name service hang?)"
+        )),
     }
 }
 

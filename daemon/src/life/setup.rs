@@ -9,7 +9,7 @@ use clad_journal::io::{Engine, EngineWish};
 use clad_journal::{JournalConfig, Policy, Retention};
 use clad_proto::{AckLevel, DurabilityPolicy};
 
-use crate::config::{Config, DefaultAck, Durability, IoEngine, SEGMENT_OVERHEAD_BYTES};
+use crate::config::{Config, Durability, IoEngine, SEGMENT_OVERHEAD_BYTES};
 use crate::ingest::{LEAVING_CONNECTIONS_MAX, ROOT_RESERVED_CONNECTIONS, clamp};
 use crate::ops::pages;
 
@@ -50,17 +50,6 @@ pub(crate) fn journal(config: &Config) -> JournalConfig {
         resend_entries: RESEND_ENTRIES_MAX,
         resend_keep: config.ingest.otlp.resend_window,
         ..JournalConfig::default()
-    }
-}
-
-/// The level of requests that name none; absent is the highest that the log offers.
-pub(crate) fn default_ack(ack: DefaultAck) -> Option<AckLevel> {
-    match ack {
-        DefaultAck::Highest => None,
-        DefaultAck::None => Some(AckLevel::None),
-        DefaultAck::Received => Some(AckLevel::Received),
-        DefaultAck::Written => Some(AckLevel::Written),
-        DefaultAck::Durable => Some(AckLevel::Durable),
     }
 }
 

@@ -13,7 +13,7 @@ use clad_proto::grpc::v1::admin_server::AdminServer;
 use tokio::net::{TcpListener, UnixListener};
 use tokio_stream::wrappers::UnixListenerStream;
 
-use crate::access::Access;
+use crate::access::{Access, RuleSet};
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::fdstore::{FdStore, StoredRing};
@@ -105,6 +105,11 @@ impl Services {
             highest = AckLevel::Written;
         }
         let budget_bytes = config.limits.max_inflight_bytes as usize;
+        let rules = RuleSet::read(&config.access).map_err(|error| {
+            tracing::error!("{error}");
+            Exit::Config
+        })?;
+        let access = Access::new(&config.access, rules);
         let admission = Arc::new(Admission {
             journal: self.journal.clone(),
             policy,
@@ -115,6 +120,7 @@ impl Services {
             max_connection_bytes: config.limits.max_connection_inflight_bytes as usize,
             window: setup::WINDOW,
             budget: Quota::new(budget_bytes),
+            access,
         });
         let rings = self.rings(&reactor, &admission, (fd_store, stored))?;
         rings.first_drain().await;
@@ -141,7 +147,9 @@ impl Services {
             rings: rings.clone(),
         };
         let live_settings = LiveSettings::new(service, config.limits.max_message_bytes);
-        let ack = setup::default_ack(config.ingest.otlp.ack);
+        let listeners = Arc::new(OnceLock::new());
+        let orders = self.orders((policy, highest, admission.flush_reach), shares, listeners.clone());
+        let ack = config.ingest.otlp.ack.level();
         if let Some(ack) = ack.filter(|ack| *ack > highest) {
             tracing::warn!(
                 "ingest.otlp.ack = {ack}, and this log reaches {highest} at most: requests that ask for no other level are refused"
@@ -152,18 +160,10 @@ impl Services {
         let otlp = Otlp::new(producers.clone(), live_settings.clone(), ack, has_resend_window);
         let syslog = Syslog::new(live_settings.clone(), connection_slots.clone(), producers, self.stopped.clone());
         let tls = tls_of(config)?;
-        let access = Arc::new(Access::new(&config.access.read_group));
         if let (Some(path), Some(listener)) = (&config.ingest.unix.path, listener) {
             listen_addresses.insert("unix".to_owned(), path.display().to_string());
             let stop = self.stopped.clone();
-            let served = ingest::unix(
-                listener,
-                reactor.clone(),
-                live_settings.clone(),
-                connection_slots.clone(),
-                access.clone(),
-                stop,
-            );
+            let served = ingest::unix(listener, reactor.clone(), live_settings.clone(), connection_slots.clone(), stop);
             tokio::spawn(served);
         }
         if let Some((listener, address)) =
@@ -190,7 +190,7 @@ impl Services {
                 live_settings.clone(),
                 connection_slots.clone(),
                 &otlp,
-                config.ingest.grpc.allow_read,
+                (config.ingest.grpc.allow_read, config.ingest.grpc.tls.then(|| orders.clone())),
                 self.health.clone(),
             );
         }
@@ -218,8 +218,9 @@ impl Services {
                 set_group(path, &config.access.admin_group);
             }
             listen_addresses.insert("admin".to_owned(), path.display().to_string());
-            self.serve_admin(listener, (policy, highest, admission.flush_reach), shares, listen_addresses.clone());
+            serve_admin(listener, orders);
         }
+        let _ = listeners.set(listen_addresses.clone());
         if !self.grounds.is_empty() {
             tracing::info!(
                 policy = policy.name(),
@@ -260,32 +261,28 @@ impl Services {
             .map_err(|e| failed("start the drain of rings", &e))
     }
 
-    fn serve_admin(
+    fn orders(
         &self,
-        listener: UnixListener,
         (policy, highest, reach): (clad_proto::DurabilityPolicy, AckLevel, AckLevel),
         shares: Shares,
-        listeners: HashMap<String, String>,
-    ) {
+        listeners: Arc<OnceLock<HashMap<String, String>>>,
+    ) -> AdminHandler {
         let is_protected = self.config.journal.power_loss_protected;
-        let admin_service = AdminService {
-            services: self.clone(),
-            policy,
-            highest,
-            reach,
-            not_durable: advice::not_durable(&self.substrate.durability_class(is_protected)),
-            shares,
-            listeners,
-        };
-        let server = tonic::transport::Server::builder()
-            .add_service(AdminServer::new(AdminHandler(Arc::new(admin_service))))
-            .serve_with_incoming(UnixListenerStream::new(listener));
-        tokio::spawn(async move {
-            if let Err(e) = server.await {
-                tracing::error!(error = %e, "the admin service ended");
-            }
-        });
+        let not_durable = advice::not_durable(&self.substrate.durability_class(is_protected));
+        let services = self.clone();
+        AdminHandler(Arc::new(AdminService { services, policy, highest, reach, not_durable, shares, listeners }))
     }
+}
+
+fn serve_admin(listener: UnixListener, orders: AdminHandler) {
+    let server = tonic::transport::Server::builder()
+        .add_service(AdminServer::new(orders))
+        .serve_with_incoming(UnixListenerStream::new(listener));
+    tokio::spawn(async move {
+        if let Err(e) = server.await {
+            tracing::error!(error = %e, "the admin service ended");
+        }
+    });
 }
 
 /// Certificate and key, where the configuration names them.

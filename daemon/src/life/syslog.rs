@@ -7,7 +7,6 @@ use tokio::net::UnixListener;
 use super::advice;
 use super::bind::{Sockets, bind_tcp, bind_unix_of, failed};
 use super::inherited_sockets::InheritedSockets;
-use super::setup;
 use crate::config::{self, Config, SyslogAddress};
 use crate::exit::Exit;
 use crate::ingest::syslog::{Datagrams, Listener, ListenerSettings, Rules, Syslog, own_names};
@@ -26,7 +25,7 @@ pub(super) async fn serve(
     for (name, config) in &config.ingest.syslog {
         let Some(address) = &config.listen else { continue };
         let key = format!("ingest.syslog.{name}.listen");
-        let level = setup::default_ack(config.ack).unwrap_or(highest);
+        let level = config.ack.level().unwrap_or(highest);
         if level > highest && matches!(address, SyslogAddress::Relp(_) | SyslogAddress::Relps(_)) {
             let text = format!("ingest.syslog.{name}.ack = {level}, and this log reaches {highest} at most");
             return Err(failed("serve RELP", &text));

@@ -1,7 +1,8 @@
-//! The admin service: `clad.v1.Admin` over `admin.sock`, for users that may open that socket (mode 0660).
+//! The admin service: `clad.v1.Admin` over `admin.sock`, for users that may open that socket (mode 0660), and over TLS on
+//! `[ingest.grpc]` for peers whose rule allows it.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use clad_journal::io::device::{Substrate, WriteCache};
@@ -30,10 +31,12 @@ pub(crate) struct AdminService {
     /// Reason why no level above `written` is honest, and what to do; empty where one is.
     pub(crate) not_durable: String,
     pub(crate) shares: Shares,
-    pub(crate) listeners: HashMap<String, String>,
+    /// There once all are.
+    pub(crate) listeners: Arc<OnceLock<HashMap<String, String>>>,
 }
 
 /// Implements the generated trait; a newtype because the trait cannot stand on an `Arc`.
+#[derive(Clone)]
 pub(crate) struct AdminHandler(pub(crate) Arc<AdminService>);
 
 impl AdminService {
@@ -86,7 +89,7 @@ impl AdminService {
             config_files: origin.files,
             config_overrides: origin.overrides,
             journal_dir: config.dir.display().to_string(),
-            listeners: self.listeners.clone(),
+            listeners: self.listeners.get().cloned().unwrap_or_default(),
             counters: Some(metrics::counters(self.services.started)),
             counters_before: self.services.recent.oldest(),
             degraded: degraded.into_iter().map(|(cause, line)| (cause.to_owned(), line)).collect(),

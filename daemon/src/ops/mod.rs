@@ -4,6 +4,7 @@ pub(crate) mod admin;
 pub(crate) mod events;
 pub(crate) mod gauges;
 pub mod health;
+pub(crate) mod limited_line;
 pub mod log;
 pub mod metrics;
 pub(crate) mod origin;

@@ -2,15 +2,11 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 use rustls::{AlertDescription, CertificateError, Error};
 
+use crate::ops::limited_line::LimitedLine;
 use crate::ops::metrics::{Handshake, Label};
-
-/// Time between two lines in the log about failures of one kind.
-const FAILURE_LINE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Why a handshake came to nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,22 +71,19 @@ fn refused(alert: AlertDescription) -> String {
     format!("the peer refuses it ({alert:?}){advice}")
 }
 
-/// FailureLines about failures: one for each kind in a while.
-#[derive(Default)]
-pub(super) struct FailureLines(Mutex<[(Option<Instant>, u64); Handshake::ALL.len()]>);
+/// Lines about failures: one for each kind in a while.
+pub(super) struct FailureLines([LimitedLine; Handshake::ALL.len()]);
+
+impl Default for FailureLines {
+    fn default() -> Self {
+        Self([const { LimitedLine::new() }; Handshake::ALL.len()])
+    }
+}
 
 impl FailureLines {
     pub(super) fn report(&self, listener: &'static str, address: SocketAddr, failure: &Failure) {
-        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some((last, more)) = lines.get_mut(failure.kind.index()) else { return };
-        if last.is_some_and(|last| last.elapsed() < FAILURE_LINE_INTERVAL) {
-            *more += 1;
-            return;
+        if let Some(line) = self.0.get(failure.kind.index()) {
+            line.write(|more| tracing::warn!(%address, key = listener, "TLS: {}{more}", failure.what));
         }
-        let more = std::mem::take(more);
-        *last = Some(Instant::now());
-        drop(lines);
-        let since = if more > 0 { format!("; {more} more of this kind since the last line") } else { String::new() };
-        tracing::warn!(%address, key = listener, "TLS: {}{since}", failure.what);
     }
 }

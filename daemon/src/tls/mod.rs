@@ -6,8 +6,8 @@
 //! - **New material has new tickets**: no session goes on that an earlier authority stood for.
 //! - **A handshake is bounded** in time by `[limits] handshake_timeout`, and in number by `HANDSHAKES_MAX`: beyond that the
 //!   oldest ends. It runs on the runtime; ingest threads meet established sessions alone.
-//! - **Each failure is one count and one line that says what to do**; a flood of them is one line in `FAILURE_LINE_INTERVAL` for
-//!   each kind.
+//! - **Each failure is one count and one line that says what to do**; a flood of them is one line of each
+//!   kind in a while ([`LimitedLine`](crate::ops::limited_line::LimitedLine)).
 
 mod failure;
 mod handshake;
@@ -18,4 +18,4 @@ mod name;
 pub(crate) use handshake::Established;
 pub(crate) use in_force::{LOOK_INTERVAL, Look, Tls};
 pub(crate) use material::Material;
-pub(crate) use name::owner;
+pub(crate) use name::{NAME_BYTES_MAX, TOKEN_PREFIX, owner};

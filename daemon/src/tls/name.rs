@@ -13,6 +13,8 @@ use sha2::{Digest, Sha256};
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+/// Before names of tokens, which are stored in the same place.
+pub(crate) const TOKEN_PREFIX: &str = "token:";
 /// Longest name; it is stored with each append.
 pub(crate) const NAME_BYTES_MAX: usize = 128;
 
@@ -29,6 +31,8 @@ pub(crate) enum NoName {
         "it has {0} DNS names as subjectAltName and no URI: one is wanted, for their order must not decide who a peer is"
     )]
     DnsNames(usize),
+    #[error("its name begins with {TOKEN_PREFIX}, as those of tokens do")]
+    Token,
     #[error("its name has {0} bytes: {NAME_BYTES_MAX} is the limit")]
     Long(usize),
 }
@@ -47,14 +51,16 @@ pub(super) fn of(certificate: &CertificateDer<'_>) -> Result<Arc<str>, NoName> {
         }
     }
     let name = match (uris.as_slice(), dns_names.as_slice()) {
-        ([uri], _) => *uri,
-        ([], [name]) => *name,
+        ([uri], _) => (*uri).to_owned(),
+        // Names of hosts are the same in either case.
+        ([], [name]) => name.to_ascii_lowercase(),
         ([], []) => return Err(NoName::None),
         ([], several) => return Err(NoName::DnsNames(several.len())),
         (several, _) => return Err(NoName::Uris(several.len())),
     };
     match name.len() {
         0 => Err(NoName::None),
+        _ if name.starts_with(TOKEN_PREFIX) => Err(NoName::Token),
         1..=NAME_BYTES_MAX => Ok(name.into()),
         long => Err(NoName::Long(long)),
     }

@@ -310,7 +310,8 @@ fn no_key_that_may_change_is_left_out() {
         include_str!("live.rs"),
         include_str!("../tools/signals.rs"),
         include_str!("../tls/renewal.rs"),
-        include_str!("../tls/real.rs")
+        include_str!("../tls/real.rs"),
+        include_str!("../tls/rules.rs")
     );
     let (mut looked_at, mut queue) = (0, vec![(String::new(), &keys)]);
     while let Some((name, value)) = queue.pop() {

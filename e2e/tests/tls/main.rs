@@ -5,6 +5,7 @@ mod certs;
 mod names;
 mod real;
 mod renewal;
+mod rules;
 mod starts;
 mod ways;
 
@@ -34,12 +35,18 @@ impl Host {
     }
 
     fn start_with(sets: &[(&str, &str)]) -> Self {
+        Self::start_by("", sets)
+    }
+
+    /// With this configuration file.
+    fn start_by(config: &str, sets: &[(&str, &str)]) -> Self {
         let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new("the tests' authority"));
         let files = authority.server().put(folder.path(), "server");
         let ca = folder.path().join("ca.crt");
         std::fs::write(&ca, authority.pem()).expect("written");
         let setup =
             sets.iter().fold(setup_with(&files, &ca).fixed_ports(), |setup, (key, value)| setup.set(key, value));
+        std::fs::write(setup.config(), config).expect("written");
         Self { daemon: setup.start(), folder, authority, files, ca }
     }
 

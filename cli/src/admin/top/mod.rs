@@ -8,9 +8,9 @@
 
 mod draw;
 
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use clad_client::Address;
 use clad_proto::grpc::v1;
 use clap::Args;
 use ratatui::crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, read};
@@ -48,22 +48,18 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 /// `clactl top`.
 pub(crate) fn run(context: &mut Context, args: &TopArgs) -> Outcome {
-    let path = context.which.admin(&context.around)?;
+    let at = context.which.admin(&context.around)?;
     // One that is not there from the beginning is a wrong call, not something to wait for.
-    let first = context.block_on(look(&path)).map_err(|why| Stop::Failed(anyhow::anyhow!(why)))?;
-    if context.output.is_terminal() {
-        on_screen(context, args, path, first)
-    } else {
-        in_pages(context, args, &path, first)
-    }
+    let first = context.block_on(look(&at)).map_err(|why| Stop::Failed(anyhow::anyhow!(why)))?;
+    if context.output.is_terminal() { on_screen(context, args, at, first) } else { in_pages(context, args, &at, first) }
 }
 
 /// Connects again for each look: a daemon that was started again is another one.
-async fn look(path: &Path) -> Look {
-    status_of(path).await.map(Box::new).map_err(|stop| stop.to_string())
+async fn look(at: &Address) -> Look {
+    status_of(at).await.map(Box::new).map_err(|stop| stop.to_string())
 }
 
-fn in_pages(context: &mut Context, args: &TopArgs, path: &Path, first: Box<v1::StatusResponse>) -> Outcome {
+fn in_pages(context: &mut Context, args: &TopArgs, at: &Address, first: Box<v1::StatusResponse>) -> Outcome {
     let mut status = first;
     let mut left = args.looks.unwrap_or(u64::MAX);
     loop {
@@ -76,7 +72,7 @@ fn in_pages(context: &mut Context, args: &TopArgs, path: &Path, first: Box<v1::S
         }
         let next = context.block_on(async {
             tokio::time::sleep(args.interval).await;
-            look(path).await
+            look(at).await
         });
         status = next.map_err(|why| Stop::Failed(anyhow::anyhow!(why)))?;
     }
@@ -116,7 +112,7 @@ impl Signals {
     }
 }
 
-fn on_screen(context: &Context, args: &TopArgs, path: PathBuf, first: Box<v1::StatusResponse>) -> Outcome {
+fn on_screen(context: &Context, args: &TopArgs, at: Address, first: Box<v1::StatusResponse>) -> Outcome {
     context.block_on(async {
         let wrong = |error: std::io::Error| Stop::Failed(anyhow::Error::new(error).context("the terminal"));
         let mut signals = Signals::catch().map_err(wrong)?;
@@ -129,7 +125,7 @@ fn on_screen(context: &Context, args: &TopArgs, path: PathBuf, first: Box<v1::St
         tokio::spawn(async move {
             loop {
                 tokio::time::sleep(interval).await;
-                if sender.send(look(&path).await).await.is_err() {
+                if sender.send(look(&at).await).await.is_err() {
                     return;
                 }
             }

@@ -61,12 +61,45 @@ fn a_dot_inside_quotes_makes_no_section() {
     );
 }
 
+/// Each names the rule, the line, and what would be right.
 #[test]
-fn what_a_later_version_will_know_is_unknown_and_says_so() {
-    assert_eq!(
-        of_file("[access]\ntokens_file = \"x\"\n"),
-        ["ETC/clad.toml:2: unknown key `access.tokens_file`: it is not in this version of clad; remove it",]
-    );
+fn a_rule_that_is_none_is_refused_whole() {
+    let good = "who = \"uid:*\"\nmay = [\"append\"]\n";
+    let refused = |rule: &str| {
+        let text = format!("[[access.rule]]\n{good}[[access.rule]]\n{rule}");
+        let errors = of_file(&text);
+        let [error] = errors.as_slice() else { panic!("{rule}: {errors:?}") };
+        let (at, problem) = error.split_once("`access.rule`: ").unwrap_or_else(|| panic!("{error}"));
+        assert_eq!(at, "ETC/clad.toml:1: ", "{rule}");
+        problem.to_owned()
+    };
+    for (rule, problem) in [
+        ("may = []\n", "`who` must be set"),
+        ("who = \"*\"\n", "`may` must be set"),
+        ("who = []\nmay = []\n", "`who`: expected at least one"),
+        ("who = \"user:x\"\nmay = []\n", "`who`: expected \"*\", uid:NUMBER-OR-NAME"),
+        ("who = [\"*\", 5]\nmay = []\n", "`who`: expected a text, or an array of texts"),
+        (
+            "who = \"*\"\nmay = [\"apend\"]\n",
+            "`may`: expected one of append, read, admin, found \"apend\"; nearest: \"append\"",
+        ),
+        ("who = \"*\"\nmay = \"forward\"\n", "`may`: expected one of append, read, admin, found \"forward\""),
+        ("who = \"*\"\nmay = []\nmax_levle = \"written\"\n", "unknown key `max_levle`; nearest valid key: `max_level`"),
+        ("who = \"*\"\nmay = \"append\"\nmax_level = \"high\"\n", "`max_level`: expected one of highest, none"),
+        ("who = \"*\"\nmay = \"append\"\nmax_bytes_per_second = \"fast\"\n", "`max_bytes_per_second`: expected a size"),
+        ("who = \"*\"\nmay = \"append\"\ncomponent = \"\"\n", "`component`: expected a name"),
+        ("who = \"*\"\nmay = \"append\"\nowner = \"\"\n", "`owner`: expected a name of 1 to 128 bytes"),
+        (
+            "who = \"*\"\nmay = \"read\"\ncomponent = \"a*\"\n",
+            "`component` is for appends, and `may` has no \"append\"",
+        ),
+    ] {
+        let shown = refused(rule);
+        assert!(shown.starts_with(&format!("rule 2 (ETC/clad.toml:4): {problem}")), "{rule}: {shown}");
+    }
+    assert!(of_set("access.rule=uid:*")[0].contains("`access.rule`: expected [[access.rule]] in a file"));
+    let many = format!("[[access.rule]]\n{good}").repeat(1001);
+    assert!(of_file(&many)[0].contains("1001 rules; 1000 is the limit"), "{:?}", of_file(&many));
 }
 
 #[test]

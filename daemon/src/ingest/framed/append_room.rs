@@ -10,13 +10,13 @@ use std::time::Instant;
 use clad_proto::ErrorInfo;
 
 use super::service::Waiting;
+use crate::ingest::AppendQuota;
 use crate::ingest::admission::{ADMISSION_TIMEOUT, Admission, Admitted, Arrival};
-use crate::ingest::quota::QuotaHandle;
 
 /// The permits of a connection's appends.
 pub(super) struct AppendRoom {
-    /// Its owner's handle for the bytes that may be in flight.
-    pub(super) quota: QuotaHandle,
+    /// Its peer's handle for the bytes that may be in flight.
+    pub(super) quota: AppendQuota,
     pub(super) admitting: Waiting<Result<Admitted, ErrorInfo>>,
     pub(super) admitted: Option<Result<Admitted, ErrorInfo>>,
     /// Time since when an append has waited for this connection's share of bytes; until there was room for one.
@@ -24,7 +24,7 @@ pub(super) struct AppendRoom {
 }
 
 impl AppendRoom {
-    pub(super) fn new(quota: QuotaHandle) -> Self {
+    pub(super) fn new(quota: AppendQuota) -> Self {
         Self { quota, admitting: None, admitted: None, share_since: None }
     }
 

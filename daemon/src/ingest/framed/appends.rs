@@ -15,8 +15,9 @@ use super::burst::{Burst, add};
 use super::output::Output;
 use super::ring::RingControl;
 use super::service::Service;
+use crate::ingest::AppendQuota;
 use crate::ingest::admission::{Admission, Admitted, Arrival, Producer, bad_checksum, count_refusal, refusal};
-use crate::ingest::peer::Peer;
+use crate::ingest::peer::{Peer, Shown};
 use crate::ingest::rings::Asker;
 use crate::ingest::session::{Answer, Session};
 use crate::ops::metrics;
@@ -37,7 +38,7 @@ pub(super) enum Flow {
 /// The appends of a connection.
 pub(super) struct Appends {
     admission: Arc<Admission>,
-    peer: Arc<Peer>,
+    pub(super) peer: Arc<Peer>,
     pub(super) producer: Option<Producer>,
     pub(super) session: Session,
     pub(super) room: AppendRoom,
@@ -58,7 +59,7 @@ impl Appends {
         Self {
             producer: None,
             session: Session::begin(&admission.journal.watermarks()),
-            room: AppendRoom::new(admission.budget.handle(peer.quota_owner())),
+            room: AppendRoom::new(AppendQuota::of(&peer, &admission.budget)),
             ring: RingControl::new(service.rings.clone()),
             arrival: admission.arrival(),
             known_group: KnownGroup::default(),
@@ -69,8 +70,11 @@ impl Appends {
         }
     }
 
-    /// Answers a HELLO.
+    /// Answers a HELLO, which may have shown a token.
     pub(super) async fn meet(&mut self, hello: &Hello) -> Result<Welcome, ErrorInfo> {
+        let peer = Peer::clone(&self.peer).judged(&self.admission.access, Shown::Secret(&hello.secret))?;
+        self.peer = Arc::new(peer);
+        self.room = AppendRoom::new(AppendQuota::of(&self.peer, &self.admission.budget));
         self.ring.meet(hello, &self.peer).await?;
         let (welcome, producer) = self.admission.meet(hello, &self.peer).await?;
         self.producer = producer;
@@ -90,9 +94,13 @@ impl Appends {
             return false;
         }
         self.room.share_since = None;
-        match admission.item(&view, payload_checksum(view.payload), self.arrival, &mut self.known_group) {
-            Ok(item) => burst.push(at, view.head, item),
-            Err(_) => return false,
+        let sum = payload_checksum(view.payload);
+        let item = admission.item(&view, sum, self.arrival, &mut self.known_group, self.peer.rights());
+        match item {
+            Ok(item) if Admission::fits_component(self.peer.rights(), view.payload) => {
+                burst.push(at, view.head, item);
+            }
+            _ => return false,
         }
         true
     }
@@ -220,7 +228,7 @@ impl Appends {
     /// Answers a FLUSH that its ring does not hold up, or notes that its answer is due.
     pub(super) fn flush(&mut self, flush: Flush, output: &mut Output) {
         // No watermark covers appends that wait in its ring.
-        let answer = self.ring.flushed().and_then(|()| self.session.ask_flush(&self.admission, flush));
+        let answer = self.ring.flushed().and_then(|()| self.session.ask_flush(&self.admission, &self.peer, flush));
         match answer {
             Ok(None) => {}
             Ok(Some(mark)) => mark.encode(&mut output.bytes),

@@ -15,7 +15,7 @@ use super::input::Input;
 use super::output::{Output, took_some};
 use super::service::{CLOSE_TIMEOUT, READ_END_POLL_INTERVAL, Service, end_of};
 use crate::ingest::admission::count_refusal;
-use crate::ingest::connection_slots::makes_room;
+use crate::ingest::connection_slots::leaves;
 use crate::ingest::peer::Peer;
 use crate::ingest::reactor::{GiveFds, TakeFds};
 use crate::ingest::slots::{PendingAnswer, SlotState};
@@ -23,7 +23,6 @@ use crate::ingest::slots::{PendingAnswer, SlotState};
 /// A connection: bytes in, appends, bytes out.
 pub(super) struct Connection {
     pub(super) service: Service,
-    pub(super) peer: Arc<Peer>,
     slot_state: Arc<SlotState>,
     /// Notes for others whether it has a pending answer: then it makes no room.
     pending_answer: PendingAnswer,
@@ -46,20 +45,19 @@ where
             io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof
         )
     {
-        tracing::debug!(peer = connection.peer.name, error = %e, "connection ended");
+        tracing::debug!(peer = connection.appends.peer.name, error = %e, "connection ended");
     }
 }
 
 impl Connection {
     fn new(service: Service, peer: Peer, slot_state: Arc<SlotState>) -> Self {
-        let (owner, peer) = (peer.quota_owner(), Arc::new(peer));
+        let owner = peer.quota_owner();
         Self {
             pending_answer: slot_state.pending_answer(),
             slot_state,
             input: Input::new(&service, owner),
-            appends: Appends::new(&service, peer.clone()),
+            appends: Appends::new(&service, Arc::new(peer)),
             output: Output::new(service.buffers.handle(owner), service.peer_timeouts),
-            peer,
             service,
         }
     }
@@ -98,7 +96,7 @@ impl Connection {
                 return self.last_words(wr).await;
             }
             if leaving && unanswered == 0 {
-                self.fatal(makes_room());
+                self.fatal(leaves(&self.slot_state));
                 return self.last_words(wr).await;
             }
             let may_read = flow == Flow::NeedBytes && !self.input.waits_for_share() && !self.output.is_full();
@@ -168,7 +166,11 @@ impl Connection {
             }
         };
         let answer = match hello {
-            Ok(Frame::Hello(hello)) => self.appends.meet(&hello).await,
+            Ok(Frame::Hello(hello)) => {
+                let met = self.appends.meet(&hello).await;
+                self.slot_state.serves(&self.appends.peer, &self.service.admission.access);
+                met
+            }
             Ok(_) => Err(ErrorInfo::new(ErrorCode::MalformedFrame, "the first frame must be HELLO")),
             Err(e) => Err(e),
         };

@@ -92,7 +92,7 @@ impl Connection {
         match raw.decode().map_err(|e: FrameError| e.info())? {
             Frame::Flush(flush) => self.appends.flush(flush, &mut self.output),
             Frame::Read(read) => {
-                if let Err(error) = self.output.reads.begin(&self.service, &self.peer, &read) {
+                if let Err(error) = self.output.reads.begin(&self.service, &self.appends.peer, &read) {
                     self.output.error(read.request_id, error);
                 }
             }
@@ -114,7 +114,7 @@ impl Connection {
     /// Reports an error that ends the connection.
     pub(super) fn fatal(&mut self, error: ErrorInfo) -> Flow {
         count_refusal(AckLevel::Received, error.code, 1);
-        tracing::debug!(peer = self.peer.name, %error, "protocol error");
+        tracing::debug!(peer = self.appends.peer.name, %error, "protocol error");
         self.output.error(0, error);
         Flow::Close
     }

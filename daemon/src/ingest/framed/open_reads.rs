@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
 use super::service::Service;
+use crate::config::Right;
 use crate::ingest::peer::Peer;
 
 /// Blocks between the log and the output.
@@ -45,10 +46,7 @@ impl OpenReads {
     pub(super) fn begin(&mut self, service: &Service, peer: &Peer, read: &Read) -> Result<(), ErrorInfo> {
         self.forget_ended();
         let refuse = |code, text: &str| Err(ErrorInfo::new(code, text));
-        if !peer.may_read {
-            let text = "this peer may not read this log ([access] read_group, allow_read)";
-            return refuse(ErrorCode::PermissionDenied, text);
-        }
+        peer.check(Right::Read)?;
         if self.open.get(&read.request_id).is_some_and(|open| !open.cancel.is_closed()) || read.request_id == 0 {
             return refuse(ErrorCode::MalformedFrame, "a READ needs a request id that no open READ has");
         }

@@ -47,6 +47,7 @@ fn service(journal: &Arc<Journal>, stop: watch::Receiver<bool>) -> Service {
         max_connection_bytes: 1 << 20,
         window: 256,
         budget: Quota::new(64 << 20),
+        access: crate::access::Access::open(),
     };
     Service {
         admission: Arc::new(admission),

@@ -18,6 +18,7 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::Future;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -39,10 +40,11 @@ use v1::append_response::Message as Reply;
 
 use super::assembly::{Limits, MESSAGE_TIMEOUT, Message, Messages, Share, Waiters};
 use crate::ingest::http::{CLOSE_TIMEOUT, Caller, Calls, StreamSlot};
-use crate::ingest::quota::{Owner, QuotaHandle};
+use crate::ingest::quota::Owner;
 use crate::ingest::slots::PendingAnswer;
 use crate::ingest::{
-    ADMISSION_TIMEOUT, Admission, Admitted, Answer, FramedService, LiveSettings, Peer, Producer, Session, count_refusal,
+    ADMISSION_TIMEOUT, Admission, Admitted, Answer, AppendQuota, FramedService, LiveSettings, Peer, Producer, Session,
+    Shown, count_refusal,
 };
 
 /// Answers that wait for the peer at most, before its messages are no longer read.
@@ -80,36 +82,42 @@ impl Service<http::Request<tonic::body::Body>> for Ingest {
 
     fn call(&mut self, request: http::Request<tonic::body::Body>) -> Self::Future {
         std::future::ready(Ok(match request.uri().path().rsplit('/').next() {
-            Some("Append") => self.append(request),
+            Some("Append") => self.append(request).unwrap_or_else(|error| to_status(&error).into_http()),
             _ => Status::new(Code::Unimplemented, "clad.v1.Ingest has Append alone").into_http(),
         }))
     }
 }
 
 impl Ingest {
-    fn append(&self, request: http::Request<tonic::body::Body>) -> http::Response<tonic::body::Body> {
-        let caller = request.extensions().get::<Caller>();
-        let owner = caller.map_or(Owner::Network, |caller| caller.owner);
-        let peer = caller.map_or_else(
-            || Peer::network(Transport::Grpc, None, owner, self.may_read),
-            |caller| caller.peer(Transport::Grpc, self.may_read),
-        );
-        let pending_answer = caller.map(Caller::pending_answer);
-        let (out, answers) = mpsc::channel(QUEUED_ANSWERS_MAX);
+    fn append(
+        &self,
+        request: http::Request<tonic::body::Body>,
+    ) -> Result<http::Response<tonic::body::Body>, ErrorInfo> {
+        let caller = request.extensions().get::<Caller>().cloned();
+        let owner = caller.as_ref().map_or(Owner::Network, |caller| caller.owner);
         // The same limits to its end, whatever a reload does meanwhile.
-        let (service, share) = (self.live_settings.service(), Share::default());
+        let service = self.live_settings.service();
+        let access = &service.admission.access;
+        let peer = match &caller {
+            Some(caller) => caller.peer((Transport::Grpc, self.may_read), request.headers(), access)?,
+            None => Peer::network(Transport::Grpc, None, owner, self.may_read).judged(access, Shown::Nothing)?,
+        };
+        let pending_answer = caller.as_ref().map(Caller::pending_answer);
+        let (out, answers) = mpsc::channel(QUEUED_ANSWERS_MAX);
+        let share = Share::default();
         let stream_slot = request.extensions().get::<StreamSlot>().cloned();
         let body = axum::body::Body::new(request.into_body()).into_data_stream();
         let limits = Limits::of(&service, owner, &self.waiters);
         let messages = Messages::new(body, limits.clone(), share.clone());
         let session = Session::begin(&service.admission.journal.watermarks());
-        let inflight_quota = service.admission.budget.handle(peer.quota_owner());
+        let inflight_quota = AppendQuota::of(&peer, &service.admission.budget);
         let conversation = Conversation {
             inflight_quota,
             pending_answer,
+            caller,
             watermarks: service.admission.journal.watcher(),
             service,
-            peer,
+            peer: Arc::new(peer),
             share,
             limits,
             session,
@@ -127,7 +135,7 @@ impl Ingest {
         let body = EncodeBody::new_server(encoder, answers, None, never, None);
         let mut response = http::Response::new(tonic::body::Body::new(body));
         response.headers_mut().insert(http::header::CONTENT_TYPE, GRPC_CONTENT_TYPE);
-        response
+        Ok(response)
     }
 }
 
@@ -150,12 +158,13 @@ impl From<ErrorInfo> for End {
 }
 
 struct Conversation {
-    /// Its owner's handle for the bytes that may be in flight.
-    inflight_quota: QuotaHandle,
+    /// Its peer's handle for the bytes that may be in flight.
+    inflight_quota: AppendQuota,
     /// Notes for others, which may want the connection's slot, whether an answer is pending.
     pending_answer: Option<PendingAnswer>,
+    caller: Option<Caller>,
     service: FramedService,
-    peer: Peer,
+    peer: Arc<Peer>,
     share: Share,
     limits: Limits,
     session: Session,
@@ -227,7 +236,16 @@ impl Conversation {
         };
         let Message::Whole(hello) = hello else { return Err(malformed("the first message must be Hello")) };
         let Asked::Hello(hello) = parse(&hello)? else { return Err(malformed("the first message must be Hello")) };
-        let (welcome, producer) = self.service.admission.meet(&Hello::try_from(hello)?, &self.peer).await?;
+        let hello = Hello::try_from(hello)?;
+        if !hello.secret.is_empty() {
+            let peer = Peer::clone(&self.peer);
+            self.peer = Arc::new(peer.judged(&self.service.admission.access, Shown::Secret(&hello.secret))?);
+            self.inflight_quota = AppendQuota::of(&self.peer, &self.service.admission.budget);
+        }
+        if let Some(caller) = &self.caller {
+            caller.serves(&self.peer, &self.service.admission.access);
+        }
+        let (welcome, producer) = self.service.admission.meet(&hello, &self.peer).await?;
         self.send_reply(Reply::Welcome(welcome.into())).await?;
         producer.ok_or_else(|| malformed("a stream that does not append"))
     }
@@ -345,7 +363,7 @@ impl Conversation {
 
     fn payload(&self, append: &AskedAppend<'_>, level: AckLevel) -> Result<Payload, ErrorInfo> {
         let admission = &self.service.admission;
-        admission.check_level(level)?;
+        admission.check_level(level, self.peer.rights())?;
         if self.session.unanswered() >= admission.window as usize {
             let text = format!("more than {} appends are unanswered", admission.window);
             return Err(ErrorInfo::new(ErrorCode::WindowExceeded, text).limited_to(admission.window.into()));
@@ -420,7 +438,7 @@ impl Conversation {
 
     async fn flush(&mut self, flush: v1::Flush) -> Result<(), End> {
         let flush = Flush::try_from(flush)?;
-        match self.session.ask_flush(&self.service.admission, flush) {
+        match self.session.ask_flush(&self.service.admission, &self.peer, flush) {
             Ok(None) => Ok(()),
             Ok(Some(mark)) => self.send_reply(Reply::Watermark(mark.into())).await,
             Err(error) => self.send_reply(flush_refused(flush.request_id, error)).await,

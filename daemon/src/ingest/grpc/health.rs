@@ -11,14 +11,21 @@ use tokio::sync::watch;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
+use crate::access::Access;
 use crate::ingest::otlp::LOGS_SERVICE;
 use crate::ops::health::Health;
 
 /// Follows the daemon's own state until it stops.
-pub(super) async fn follow(health: Health, may_read: bool, reporter: HealthReporter, mut stop: watch::Receiver<bool>) {
+pub(super) async fn follow(
+    health: Health,
+    (may_read, access): (bool, Access),
+    reporter: HealthReporter,
+    mut stop: watch::Receiver<bool>,
+) {
     let mut state = health.subscribe();
     loop {
         let stopping = *stop.borrow();
+        let may_read = access.rules().let_read().unwrap_or(may_read);
         let takes = state.borrow_and_update().not_ready.is_none() && !stopping;
         for (service, serves) in [("", takes), (INGEST, takes), (LOGS_SERVICE, takes), (LOG, may_read && !stopping)] {
             let status = if serves { ServingStatus::Serving } else { ServingStatus::NotServing };

@@ -1,6 +1,6 @@
 //! `clad.v1.Log.Read`: a read whose blocks are OTLP messages.
 //!
-//! Invariants: it serves only where the operator allows reading on this listener. The read itself is the same as a
+//! Invariants: it serves only whom the rules allow to read; without rules, where the operator allows it on this listener. The read itself is the same as a
 //! framed one. A gRPC reader cannot check a payload's checksum, so it is checked here: a mismatch is reported as
 //! damage, and the payload is never given out. The call ends with ReadEnd, or with a status that says why not.
 
@@ -8,16 +8,19 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use clad_proto::frame::{GapReason, PeerMeta, Read, RecordsHead};
+use clad_proto::frame::{GapReason, PeerMeta, Read, RecordsHead, Transport};
 use clad_proto::grpc::{to_status, v1};
 use clad_proto::limits::MAX_READS_PER_CONNECTION;
 use clad_proto::{ErrorCode, ErrorInfo, PayloadView, otlp, payload_checksum};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::Stream;
+use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 use v1::read_response::Message;
 
+use crate::config::Right;
 use crate::ingest::http::{CLOSE_TIMEOUT, Caller, Calls};
+use crate::ingest::{LiveSettings, Owner, Peer, Shown};
 use crate::ops::metrics;
 use crate::read::{Block, Ended, Item, Reads};
 
@@ -28,10 +31,26 @@ type Answer = Result<v1::ReadResponse, Status>;
 
 /// The service.
 pub(super) struct Log {
+    pub(super) live_settings: LiveSettings,
     pub(super) reads: Arc<Reads>,
     pub(super) may_read: bool,
     pub(super) stop: watch::Receiver<bool>,
     pub(super) calls: Calls,
+}
+
+impl Log {
+    /// Checks that the caller may read.
+    fn check(&self, caller: Option<&Caller>, metadata: &MetadataMap) -> Result<(), ErrorInfo> {
+        let access = self.live_settings.service().admission.access.clone();
+        let at = (Transport::Grpc, self.may_read);
+        let nobody = || Peer::network(at.0, None, Owner::Network, at.1).judged(&access, Shown::Nothing);
+        let peer = caller.map_or_else(nobody, |caller| caller.peer(at, metadata.as_ref(), &access))?;
+        peer.check(Right::Read)?;
+        if let Some(caller) = caller {
+            caller.serves(&Arc::new(peer), &access);
+        }
+        Ok(())
+    }
 }
 
 #[tonic::async_trait]
@@ -40,11 +59,8 @@ impl v1::log_server::Log for Log {
 
     async fn read(&self, request: Request<v1::ReadRequest>) -> Result<Response<Blocks>, Status> {
         let refuse = |code, text: &str| to_status(&ErrorInfo::new(code, text));
-        if !self.may_read {
-            let text = "this listener takes appends only ([ingest.grpc] allow_read)";
-            return Err(refuse(ErrorCode::PermissionDenied, text));
-        }
         let caller = request.extensions().get::<Caller>();
+        self.check(caller, request.metadata()).map_err(|error| to_status(&error))?;
         let Some((permit, owner)) = caller.and_then(|caller| Some((caller.begin_read()?, caller.owner))) else {
             let text = format!("{MAX_READS_PER_CONNECTION} reads are open on this connection");
             return Err(refuse(ErrorCode::Busy, &text));

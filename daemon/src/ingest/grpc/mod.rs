@@ -21,12 +21,17 @@ mod oversize_header;
 use std::sync::Arc;
 
 use axum::Router;
+use clad_proto::frame::Transport;
+use clad_proto::grpc::v1::admin_server::{Admin, AdminServer, SERVICE_NAME as ADMIN};
 use clad_proto::grpc::v1::ingest_server::SERVICE_NAME as INGEST;
 use clad_proto::grpc::v1::log_server::{LogServer, SERVICE_NAME as LOG};
 use clad_proto::grpc::{FILE_DESCRIPTOR_SET, to_status};
 use tonic::service::Routes;
+use tonic::service::interceptor::InterceptedService;
+use tonic::{Request, Status};
 
-use crate::ingest::http::{self, Calls, Listener, with_stream_slots};
+use crate::config::Right;
+use crate::ingest::http::{self, Caller, Calls, Listener, with_stream_slots};
 use crate::ingest::otlp::{self, LOGS_SERVICE, Otlp};
 use crate::ingest::{ConnectionSlots, LiveSettings};
 use crate::ops::health::Health;
@@ -40,24 +45,31 @@ pub(crate) fn serve(
     live_settings: LiveSettings,
     connection_slots: Arc<ConnectionSlots>,
     otlp: &Otlp,
-    may_read: bool,
+    (may_read, orders): (bool, Option<impl Admin>),
     health: Health,
 ) {
     let calls = otlp.calls().clone();
-    let services = services(&live_settings, &calls, may_read, health);
+    let services = services(&live_settings, &calls, (may_read, orders), health);
     let routes = with_stream_slots(services, otlp.stream_slots(), |_, error| to_status(error).into_http());
     let routes = routes.merge(otlp::routes(otlp)).fallback(otlp::unknown);
     http::serve(listener, routes, live_settings, connection_slots, calls);
 }
 
 /// The services of clad's own, and the standard ones beside them.
-fn services(live_settings: &LiveSettings, calls: &Calls, may_read: bool, health: Health) -> Router {
+fn services(
+    live_settings: &LiveSettings,
+    calls: &Calls,
+    (may_read, orders): (bool, Option<impl Admin>),
+    health: Health,
+) -> Router {
     let service = live_settings.service();
     let (reporter, health_service) = tonic_health::server::health_reporter();
-    tokio::spawn(health::follow(health, may_read, reporter, service.stop.clone()));
-    // Admin is in the descriptors and on another socket: only what is served here is listed.
+    tokio::spawn(health::follow(health, (may_read, service.admission.access.clone()), reporter, service.stop.clone()));
+    // Only what is served here is listed: Admin may be on another socket alone.
     let reflection = || {
-        tonic_reflection::server::Builder::configure()
+        let builder = tonic_reflection::server::Builder::configure();
+        let builder = if orders.is_some() { builder.with_service_name(ADMIN) } else { builder };
+        builder
             .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
             .with_service_name(INGEST)
@@ -73,11 +85,19 @@ fn services(live_settings: &LiveSettings, calls: &Calls, may_read: bool, health:
     };
     let waiters = assembly::Waiters::default();
     let ingest = append::Ingest { live_settings: live_settings.clone(), may_read, calls: calls.clone(), waiters };
-    let log = log::Log { reads: service.reads.clone(), may_read, stop: service.stop.clone(), calls: calls.clone() };
+    let (reads, stop, calls) = (service.reads.clone(), service.stop.clone(), calls.clone());
+    let log = log::Log { live_settings: live_settings.clone(), reads, may_read, stop, calls };
     let mut routes = Routes::new(ingest)
         .add_service(LogServer::new(log).max_decoding_message_size(REQUEST_BYTES_MAX))
         .add_service(health_service.max_decoding_message_size(REQUEST_BYTES_MAX));
-    match (reflection().build_v1(), reflection().build_v1alpha()) {
+    let (v1, v1alpha) = (reflection().build_v1(), reflection().build_v1alpha());
+    if let Some(orders) = orders {
+        let live_settings = live_settings.clone();
+        let server = AdminServer::new(orders).max_decoding_message_size(REQUEST_BYTES_MAX);
+        let checked = InterceptedService::new(server, move |request| admin(&live_settings, request));
+        routes = routes.add_service(checked);
+    }
+    match (v1, v1alpha) {
         (Ok(v1), Ok(v1alpha)) => {
             routes = routes
                 .add_service(v1.max_decoding_message_size(REQUEST_BYTES_MAX))
@@ -86,4 +106,13 @@ fn services(live_settings: &LiveSettings, calls: &Calls, may_read: bool, health:
         (Err(e), _) | (_, Err(e)) => tracing::error!(error = %e, "gRPC is served without reflection"),
     }
     routes.into_axum_router()
+}
+
+/// Lets a call of Admin pass whose caller may administer.
+fn admin(live_settings: &LiveSettings, request: Request<()>) -> Result<Request<()>, Status> {
+    let access = live_settings.service().admission.access.clone();
+    let caller = request.extensions().get::<Caller>().ok_or_else(|| Status::internal("a call without a caller"))?;
+    let peer = caller.peer((Transport::Grpc, false), request.metadata().as_ref(), &access);
+    peer.and_then(|peer| peer.check(Right::Admin)).map_err(|error| to_status(&error))?;
+    Ok(request)
 }

@@ -14,21 +14,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
+use axum::http::{HeaderMap, HeaderValue, header};
 use clad_proto::frame::Transport;
 use clad_proto::limits::MAX_READS_PER_CONNECTION;
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
-use sha2::{Digest, Sha256};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::Sleep;
 
 use super::stream::Stream;
+use crate::access::Access;
 use crate::ingest::quota::Owner;
 use crate::ingest::slots::{PendingAnswer, SlotState};
 use crate::ingest::{
-    ConnectionSlot, ConnectionSlots, LiveSettings, Peer, PeerTimeouts, count_refusal, makes_room, no_place, sock_diag,
-    start_time_of_peer,
+    ConnectionSlot, ConnectionSlots, LiveSettings, Peer, PeerTimeouts, Shown, count_refusal, leaves, no_place,
+    sock_diag, start_time_of_peer,
 };
 use crate::ops::metrics;
 use crate::tls::{Established, Tls};
@@ -38,6 +39,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const PREFACE_BYTES: usize = 24;
 /// The first of them.
 const PREFACE_BEGIN: &[u8] = b"PRI ";
+/// Before a token (RFC 6750, 2.1).
+const BEARER: &[u8] = b"Bearer ";
 /// Time and bytes that a connection over the limit gets to read why.
 const REFUSAL: (Duration, u64) = (Duration::from_secs(1), 64 * 1024);
 
@@ -52,8 +55,15 @@ pub(crate) enum Listener {
 /// Identity of a peer, as the kernel reports it, or its certificate.
 #[derive(Clone, Debug)]
 pub(super) enum Identity {
-    Network(SocketAddr, Option<Arc<str>>),
-    Local { uid: u32, gid: u32, pid: Option<u32>, pid_start: Option<u64> },
+    Network(SocketAddr),
+    /// Within TLS, with the name in its certificate.
+    OverTls(SocketAddr, Option<Arc<str>>),
+    Local {
+        uid: u32,
+        gid: u32,
+        pid: Option<u32>,
+        pid_start: Option<u64>,
+    },
 }
 
 /// The caller; every request has it in its extensions.
@@ -76,7 +86,7 @@ impl Listener {
                 let (stream, address) = listener.accept().await?;
                 let owner = sock_diag::owner(&stream, address).await;
                 let _ = stream.set_nodelay(true);
-                Ok((Stream::Tcp(stream), Identity::Network(address, None), owner))
+                Ok((Stream::Tcp(stream), Identity::Network(address), owner))
             }
             Self::Unix(listener) => {
                 let (stream, _) = listener.accept().await?;
@@ -91,28 +101,32 @@ impl Listener {
 }
 
 impl Caller {
-    /// The peer that appends by this caller.
-    pub(crate) fn peer(&self, transport: Transport, may_read: bool) -> Peer {
-        match &self.identity {
-            Identity::Network(address, identity) => {
-                Peer::certified(transport, Some(*address), self.owner, may_read, identity.clone())
-            }
+    /// The peer that makes a request, with its rights: its token is in the headers.
+    ///
+    /// # Errors
+    /// The token is none.
+    pub(crate) fn peer(
+        &self,
+        (transport, may_read): (Transport, bool),
+        headers: &HeaderMap,
+        access: &Access,
+    ) -> Result<Peer, ErrorInfo> {
+        let peer = match &self.identity {
+            Identity::Network(address) => Peer::network(transport, Some(*address), self.owner, may_read),
+            Identity::OverTls(address, name) => Peer::over_tls(transport, *address, self.owner, may_read, name.clone()),
             Identity::Local { uid, gid, pid, pid_start } => Peer::local(transport, *uid, *gid, *pid, *pid_start),
-        }
+        };
+        let shown = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+        let token = shown.and_then(|shown| shown.split_at_checked(BEARER.len()));
+        let token =
+            token.filter(|(scheme, _)| scheme.eq_ignore_ascii_case(BEARER)).map(|(_, token)| token.trim_ascii());
+        // Another scheme is between the peer and whoever stands before clad.
+        peer.judged(access, token.map_or(Shown::Nothing, Shown::Token))
     }
 
-    /// Sender, for a resend: the name in its certificate, else the user, where the kernel knows it, else the address. The
-    /// network is none: its peers are many.
-    pub(crate) fn identity_hash(&self) -> u64 {
-        let name = match (self.owner, &self.identity) {
-            (_, Identity::Network(_, Some(identity))) => format!("certificate {identity}"),
-            (Owner::Uid(uid), _) => format!("uid {uid}"),
-            (_, Identity::Local { uid, .. }) => format!("uid {uid}"),
-            (Owner::Network, Identity::Network(address, None)) => format!("address {}", address.ip().to_canonical()),
-        };
-        let mut first = [0; 8];
-        first.copy_from_slice(&Sha256::digest(name)[..8]);
-        u64::from_le_bytes(first)
+    /// Notes a peer of it that has a call open for long: the connection ends when that has other rights.
+    pub(crate) fn serves(&self, peer: &Arc<Peer>, access: &Access) {
+        self.slot_state.serves(peer, access);
     }
 
     /// For a call that says whether it has a pending answer.
@@ -179,7 +193,7 @@ pub(super) fn accept(
             let service = live_settings.service();
             let times = (service.handshake_timeout, service.peer_timeouts);
             match (&listener, stream, identity) {
-                (Listener::Tls(_, tls, key), Stream::Tcp(stream), Identity::Network(address, _)) => {
+                (Listener::Tls(_, tls, key), Stream::Tcp(stream), Identity::Network(address)) => {
                     let (tls, at, accepted, cut) = (tls.clone(), (*key, address), accepted.clone(), cut.clone());
                     let mut stop = stop.clone();
                     tokio::spawn(async move {
@@ -188,7 +202,7 @@ pub(super) fn accept(
                             _ = stop.wait_for(|stop| *stop) => return,
                         };
                         let Some(Established { stream, name }) = established else { return };
-                        let identity = Identity::Network(address, name);
+                        let identity = Identity::OverTls(address, name);
                         let stream = Stream::Tls(Box::new(stream));
                         let _ = accepted.send(Connection::new(stream, (identity, owner), slot, times, cut)).await;
                     });
@@ -303,7 +317,7 @@ impl Connection {
     fn check_open(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if self.cut.as_mut().is_none_or(|cut| cut.as_mut().poll(cx).is_ready()) {
             if self.cut.take().is_some() && self.slot.slot_state().is_leaving() {
-                count_refusal(AckLevel::Received, makes_room().code, 1);
+                count_refusal(AckLevel::Received, leaves(self.slot.slot_state()).code, 1);
             }
             return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "clad is stopping, or others want the place"));
         }

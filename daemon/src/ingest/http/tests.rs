@@ -39,7 +39,7 @@ async fn pair(peer_timeouts: PeerTimeouts) -> (Connection, TcpStream, watch::Sen
     let (stream, address) = listener.accept().await.expect("it comes");
     let slot = ConnectionSlots::new(1).take(Owner::Network, metrics::Transport::Grpc).expect("a place");
     let (cut, is_cut) = watch::channel(false);
-    let identity = (Identity::Network(address, None), Owner::Network);
+    let identity = (Identity::Network(address), Owner::Network);
     let times = (TEST_TIMEOUT * 10, peer_timeouts);
     (Connection::new(Stream::Tcp(stream), identity, slot, times, is_cut), peer, cut)
 }

@@ -84,6 +84,7 @@ impl From<ErrorInfo> for Refusal {
             | ErrorCode::QuotaExceeded
             | ErrorCode::TooManyConnections => OtlpCode::Busy,
             ErrorCode::LevelUnreachable => OtlpCode::Level,
+            ErrorCode::PermissionDenied => OtlpCode::Denied,
             ErrorCode::BadRecord => OtlpCode::Invalid,
             ErrorCode::RecordTooLarge | ErrorCode::AppendTooLarge => OtlpCode::TooLarge,
             _ => OtlpCode::Unavailable,
@@ -147,6 +148,7 @@ pub(super) fn codes(code: OtlpCode) -> (Code, StatusCode) {
         OtlpCode::TooLarge => (Code::ResourceExhausted, StatusCode::PAYLOAD_TOO_LARGE),
         OtlpCode::Unsupported => (Code::Unimplemented, StatusCode::UNSUPPORTED_MEDIA_TYPE),
         OtlpCode::Level => (Code::FailedPrecondition, StatusCode::BAD_REQUEST),
+        OtlpCode::Denied => (Code::PermissionDenied, StatusCode::FORBIDDEN),
         OtlpCode::Busy => (Code::Unavailable, StatusCode::TOO_MANY_REQUESTS),
         OtlpCode::Unavailable => (Code::Unavailable, StatusCode::SERVICE_UNAVAILABLE),
     }

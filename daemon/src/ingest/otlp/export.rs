@@ -7,7 +7,6 @@
 //! - At level `none` the answer is a success at once, and what is not stored is counted as dropped.
 
 use clad_journal::ResendKey;
-use clad_proto::frame::Transport;
 use clad_proto::otlp::{ExportLimits, ExportParts, ExportRequest};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo, Payload};
 
@@ -16,7 +15,6 @@ use super::resends::Resends;
 use super::shared::Otlp;
 use crate::ingest::http::{Call, Caller};
 use crate::ingest::own_appends::OwnAppends;
-use crate::ingest::quota::Owner;
 use crate::ingest::slots::PendingAnswer;
 use crate::ingest::{Peer, count_refusal};
 use crate::ops::metrics::OtlpCode;
@@ -33,28 +31,20 @@ pub(super) struct Export {
 }
 
 impl Export {
-    pub(super) fn begin(
-        otlp: &Otlp,
-        caller: Option<&Caller>,
-        transport: Transport,
-        level: AckLevel,
-    ) -> Result<Self, Refusal> {
+    pub(super) fn begin(otlp: &Otlp, caller: Option<&Caller>, peer: Peer, level: AckLevel) -> Result<Self, Refusal> {
         let service = otlp.live_settings.service();
         if *service.stop.borrow() {
             return Err(Refusal::new(OtlpCode::Unavailable, "clad is stopping"));
         }
-        service.admission.check_level(level)?;
-        let peer = caller.map_or_else(
-            || Peer::network(transport, None, Owner::Network, false),
-            |caller| caller.peer(transport, false),
-        );
+        service.admission.check_level(level, peer.rights())?;
+        let resends = caller.filter(|_| otlp.has_resend_window).map(|_| Resends::of(peer.sender_hash()));
         let mut pending_answer = caller.map(Caller::pending_answer);
         if let Some(pending_answer) = &mut pending_answer {
             pending_answer.set(true);
         }
         Ok(Self {
             appends: OwnAppends::begin(service.admission, &otlp.producers, peer, level)?,
-            resends: caller.filter(|_| otlp.has_resend_window).map(|caller| Resends::of(caller.identity_hash())),
+            resends,
             level,
             _pending_answer: pending_answer,
             _call: otlp.calls.begin(),
@@ -83,6 +73,12 @@ impl Export {
             if let Some(payload) = part.payload {
                 match self.append(payload, &mut before).await {
                     Ok(()) => stored = true,
+                    // Its component: no retry makes it good, and the others are as they were.
+                    Err(error) if error.code == ErrorCode::PermissionDenied => {
+                        count_refusal(self.level, error.code, count);
+                        done.rejected += u64::from(count);
+                        done.first = done.first.or(Some(error.text));
+                    }
                     Err(error) => self.refused(error, u32::try_from(left).unwrap_or(u32::MAX))?,
                 }
             }

@@ -83,9 +83,10 @@ fn refused(refusal: &Refusal) -> Response {
 async fn take(otlp: &Otlp, request: Request) -> Result<(u64, AckLevel), Refusal> {
     let (parts, mut body) = request.into_parts();
     let caller = parts.extensions.get::<Caller>();
+    let peer = request::sender(otlp, &parts, Transport::Journal)?;
     check_headers(&parts.headers)?;
-    let level = request::level(otlp, &parts.headers)?;
-    let mut upload = Upload::begin(otlp, caller, level)?;
+    let level = request::level(otlp, &parts.headers, peer.rights())?;
+    let mut upload = Upload::begin(otlp, caller, peer, level)?;
     let service = otlp.live_settings.service();
     let (max_append, max_record) = upload.appends.limits();
     let max_entry = ENTRY_BYTES_MAX.min(max_record.min(max_append) as usize / 2);
@@ -117,13 +118,9 @@ fn check_headers(headers: &HeaderMap) -> Result<(), Refusal> {
 }
 
 impl Upload {
-    fn begin(otlp: &Otlp, caller: Option<&Caller>, level: AckLevel) -> Result<Self, Refusal> {
+    fn begin(otlp: &Otlp, caller: Option<&Caller>, peer: Peer, level: AckLevel) -> Result<Self, Refusal> {
         let service = otlp.live_settings.service();
-        service.admission.check_level(level)?;
-        let peer = caller.map_or_else(
-            || Peer::network(Transport::Journal, None, Owner::Network, false),
-            |caller| caller.peer(Transport::Journal, false),
-        );
+        service.admission.check_level(level, peer.rights())?;
         Ok(Self {
             appends: OwnAppends::begin(service.admission, &otlp.producers, peer, level)?,
             level,

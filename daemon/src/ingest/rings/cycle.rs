@@ -31,6 +31,7 @@ use clad_shm::Entry;
 use super::busy::Asked;
 use super::hold::Hold;
 use super::ring::Ring;
+use crate::access::Rights;
 use crate::ingest::quota::{Owner, QuotaGuard, Taking};
 use crate::ingest::{Admission, Arrival, refusal};
 use crate::ops::metrics;
@@ -420,7 +421,7 @@ fn prepare<'a>(
     let view = AppendView { head: AppendHead { first_seq, count, level, gap: true, payload_crc }, payload };
     // The checksum was taken when the entry was checked. It is that of the payload, for an entry has the trailer of an
     // append.
-    (trailer.level, ring.admission.item(&view, entry.sum, at, &mut ring.known_group))
+    (trailer.level, ring.admission.item(&view, entry.sum, at, &mut ring.known_group, &Rights::default()))
 }
 
 /// Counters that are updated once for all.

@@ -50,7 +50,7 @@ impl Asker {
             producer: self.producer,
             producer_epoch: self.producer_epoch,
             uid,
-            gid: self.peer.gid.unwrap_or_default(),
+            gid: self.peer.gid().unwrap_or_default(),
             pid,
             pid_start,
             layout: Layout::default(),
@@ -86,9 +86,15 @@ impl Rings {
         if shared.settings.max_rings == 0 && wanted.known.is_none() {
             return Err(unavailable(RINGS_DISABLED));
         }
-        let Some(uid) = asker.peer.uid else {
+        let Some(uid) = asker.peer.uid() else {
             return Err(unavailable("rings are given out on the Unix socket only"));
         };
+        // What is posted in a ring is safe already: nothing of it may be refused any more.
+        if !asker.peer.rights().is_unlimited() {
+            return Err(unavailable(
+                "the access.rule of this peer limits its appends, and in a ring nothing is checked",
+            ));
+        }
         let before = shared.registry.of_producer(&asker.producer);
         if let Some(known) = wanted.known {
             let theirs = before.filter(|m| m.note.id == known && m.note.uid == uid);

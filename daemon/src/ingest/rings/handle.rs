@@ -172,7 +172,7 @@ impl Rings {
             return Ok(None);
         }
         let Some(registered) = shared.registry.of_producer(&hello.producer_id) else { return Ok(None) };
-        if peer.uid != Some(registered.note.uid) {
+        if peer.uid() != Some(registered.note.uid) {
             return Ok(None); // it is refused for that
         }
         let same = (registered.note.pid, registered.note.pid_start) == peer.process() && registered.note.pid != 0;

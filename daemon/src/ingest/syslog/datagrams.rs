@@ -24,10 +24,12 @@ use super::drops::ListenerDrops;
 use super::framing::end_of;
 use super::message::{self, Rules};
 use super::record::{Arrived, MessageBatch};
+use crate::access::RuleSet;
+use crate::config::Right;
 use crate::ingest::own_producers::{OwnProducer, OwnProducers};
-use crate::ingest::quota::{Owner, QuotaHandle};
-use crate::ingest::{Admission, LiveSettings, Peer, bind_unix_datagram};
-use crate::ops::metrics::Dropped;
+use crate::ingest::quota::Owner;
+use crate::ingest::{Admission, AppendQuota, LiveSettings, Peer, Shown, bind_unix_datagram};
+use crate::ops::metrics::{self, Dropped};
 
 /// Messages that are read before others get the thread.
 const BATCH: usize = 64;
@@ -283,8 +285,8 @@ struct DatagramIntake {
     rules: Rules,
     admission: Arc<Admission>,
     producers: Arc<OwnProducers>,
-    /// The last sender.
-    peer: Option<(DatagramSender, KnownSender)>,
+    /// The last sender, and the rules by which it was judged.
+    peer: Option<(DatagramSender, Arc<RuleSet>, KnownSender)>,
     drops: ListenerDrops,
     transport: Transport,
     messages: MessageBatch,
@@ -295,7 +297,7 @@ struct DatagramIntake {
 struct KnownSender {
     peer: Peer,
     producer: Arc<OwnProducer>,
-    quota: QuotaHandle,
+    quota: AppendQuota,
 }
 
 impl DatagramIntake {
@@ -324,9 +326,17 @@ impl DatagramIntake {
         let known = self.known(sender);
         for payload in payloads {
             let records = u64::from(payload.count);
-            let Some(known) = &known else {
-                self.drops.add(Dropped::Stopping, records, now);
-                continue;
+            let known = match &known {
+                Ok(known) => known,
+                // No record says so: who may not append makes none.
+                Err(Dropped::Denied) => {
+                    metrics::dropped(Dropped::Denied, records);
+                    continue;
+                }
+                Err(reason) => {
+                    self.drops.add(*reason, records, now);
+                    continue;
+                }
             };
             let admitted = Admission::try_admit(&known.quota, payload.bytes.len(), self.admission.arrival());
             let Some(admitted) = admitted else {
@@ -335,18 +345,22 @@ impl DatagramIntake {
             };
             let appended =
                 known.producer.append(&self.admission, &known.peer, AckLevel::None, (&payload, None), admitted);
-            if let Err(error) = appended {
-                self.drops.add(crate::ingest::dropped(error.code), records, now);
+            match appended.map_err(|error| crate::ingest::dropped(error.code)) {
+                Ok(_) => {}
+                Err(Dropped::Denied) => metrics::dropped(Dropped::Denied, records),
+                Err(reason) => self.drops.add(reason, records, now),
             }
         }
     }
 
-    /// Peer, producer and quota of a sender; nothing while the journal closes.
-    fn known(&mut self, sender: DatagramSender) -> Option<KnownSender> {
-        if let Some((last, known)) = &self.peer
+    /// Peer, producer and quota of a sender; a reason to drop what it sends where it may not append, or the journal closes.
+    fn known(&mut self, sender: DatagramSender) -> Result<KnownSender, Dropped> {
+        let rules = self.admission.access.rules();
+        if let Some((last, by, known)) = &self.peer
             && *last == sender
+            && Arc::ptr_eq(by, &rules)
         {
-            return Some(known.clone());
+            return Ok(known.clone());
         }
         let transport = self.transport;
         let peer = match sender {
@@ -354,10 +368,16 @@ impl DatagramIntake {
             DatagramSender::Network(address) => Peer::network(transport, Some(address), Owner::Network, false),
             DatagramSender::Unknown => Peer::network(transport, None, Owner::Network, false),
         };
-        let producer = self.producers.of(&peer).ok()?;
-        let known = KnownSender { producer, quota: self.admission.budget.handle(peer.quota_owner()), peer };
-        self.peer = Some((sender, known.clone()));
-        Some(known)
+        let peer = peer.judged(&self.admission.access, Shown::Nothing).map_err(|_| Dropped::Denied)?;
+        peer.check(Right::Append).map_err(|_| Dropped::Denied)?;
+        let known = self.sender(peer)?;
+        self.peer = Some((sender, rules, known.clone()));
+        Ok(known)
+    }
+
+    fn sender(&self, peer: Peer) -> Result<KnownSender, Dropped> {
+        let producer = self.producers.of(&peer).map_err(|_| Dropped::Stopping)?;
+        Ok(KnownSender { producer, quota: AppendQuota::of(&peer, &self.admission.budget), peer })
     }
 
     fn has_drops(&self) -> bool {
@@ -370,12 +390,7 @@ impl DatagramIntake {
         let Some(record) = self.drops.record(now) else { return };
         let mut appends = MessageBatch::new((self.admission.max_append, self.admission.max_record));
         appends.push_own(&record);
-        let own = DatagramSender::Process {
-            pid: std::process::id(),
-            uid: rustix::process::geteuid().as_raw(),
-            gid: rustix::process::getegid().as_raw(),
-        };
-        let Some(known) = self.known(own) else { return };
+        let Ok(known) = self.sender(Peer::daemon(self.transport)) else { return };
         let is_stored = appends.take().iter().all(|payload| {
             let admitted = Admission::try_admit(&known.quota, payload.bytes.len(), self.admission.arrival());
             admitted.is_some_and(|admitted| {

@@ -33,7 +33,7 @@ use tokio::sync::watch;
 
 use super::http::Calls;
 use super::{
-    ConnectionSlot, ConnectionSlots, LiveSettings, OwnProducers, Peer, count_refusal, no_place, sock_diag,
+    ConnectionSlot, ConnectionSlots, LiveSettings, OwnProducers, Peer, Shown, count_refusal, no_place, sock_diag,
     start_time_of_peer,
 };
 use crate::ops::metrics;
@@ -150,13 +150,23 @@ impl Syslog {
         let service = self.live_settings.service();
         let (name, times) = (peer.name.clone(), service.peer_timeouts);
         let held = (service.buffers.handle(peer.quota_owner()), settings.max_message);
-        let input = Incoming::new(socket, held, slot, transport, self.stop.clone());
         let is_relp = transport == metrics::Transport::Relp;
         let level = if is_relp { settings.level } else { AckLevel::None };
-        match StreamIntake::begin(service.admission, &self.producers, peer, level, settings.rules) {
+        let begin = |peer: Peer| {
+            let level = peer.rights().cap(level);
+            StreamIntake::begin(service.admission.clone(), &self.producers, peer, level, settings.rules)
+        };
+        let (access, slot_state) = (&service.admission.access, slot.slot_state().clone());
+        let judged = peer.judged(access, Shown::Nothing);
+        let input = Incoming::new(socket, held, slot, transport, self.stop.clone());
+        match judged.inspect(|peer| slot_state.serves(&Arc::new(peer.clone()), access)).and_then(begin) {
             Ok(intake) if is_relp => relp::serve(input, intake, settings.max_message, times, name).await,
             Ok(intake) => streams::serve(input, intake, settings.max_message, name).await,
-            Err(error) => tracing::info!(%error, "a connection of syslog is not taken"),
+            // The protocols have no words for it: a client keeps what it has, and comes again.
+            Err(error) => {
+                count_refusal(AckLevel::Received, error.code, 1);
+                tracing::debug!(%error, "a connection of syslog is not taken");
+            }
         }
     }
 }
@@ -172,7 +182,7 @@ impl AcceptedStream {
         // The protocols have no words for a peer that speaks no TLS.
         let at = ("ingest.syslog.NAME.listen", address);
         let Established { stream, name } = tls.framed(stream, at, timeout, |_| Vec::new()).await?;
-        let peer = Peer::certified(peer.transport, Some(address), peer.quota_owner(), false, name);
+        let peer = Peer::over_tls(peer.transport, address, peer.quota_owner(), false, name);
         Some(Self { socket: StreamSocket::Tls(Box::new(stream)), peer, transport, tls: None })
     }
 }

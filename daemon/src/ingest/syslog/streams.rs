@@ -23,7 +23,7 @@ use super::message::{self, Rules};
 use super::record::{Arrived, MessageBatch};
 use crate::ingest::own_appends::OwnAppends;
 use crate::ingest::quota::{QuotaGuard, QuotaHandle};
-use crate::ingest::{Admission, ConnectionSlot, OwnProducers, Peer, count_refusal, dropped, makes_room};
+use crate::ingest::{Admission, ConnectionSlot, OwnProducers, Peer, count_refusal, dropped, leaves};
 use crate::ops::metrics;
 
 /// Bytes that are read at once.
@@ -170,7 +170,7 @@ impl Incoming {
         match &came {
             Came::Bytes => self.slot.slot_state().active(std::time::Instant::now()),
             Came::Leave if self.slot.slot_state().is_leaving() => {
-                count_refusal(AckLevel::Received, makes_room().code, 1);
+                count_refusal(AckLevel::Received, leaves(self.slot.slot_state()).code, 1);
             }
             _ => {}
         }

@@ -117,6 +117,22 @@ label! {
 }
 
 label! {
+    /// Refusal by a rule of access.
+    Refused, "what" {
+        /// The peer may not append.
+        Append = "append",
+        /// The peer may not read.
+        Read = "read",
+        /// The peer may not administer.
+        Admin = "admin",
+        /// Records of a component that the peer may not append.
+        Component = "component",
+        /// A token that is none, or that came in the clear.
+        Token = "token",
+    }
+}
+
+label! {
     /// Shared resource that was refused because the owner's share was used up, or none was left.
     Share, "what" {
         /// Connections.
@@ -147,6 +163,8 @@ label! {
         Quota = "quota",
         /// The journal has failed.
         JournalFailed = "journal_failed",
+        /// A rule of access does not let the peer append it.
+        Denied = "denied",
         /// The daemon is stopping.
         Stopping = "stopping",
         /// The kernel's queue of a UDP socket was full.
@@ -179,8 +197,10 @@ label! {
         TooLarge = "too_large",
         /// An encoding or content type that is not taken.
         Unsupported = "unsupported",
-        /// An ack level that this log cannot reach.
+        /// An ack level that this log cannot reach, or the peer may not ask for.
         Level = "level",
+        /// The peer may not append, or its token is none.
+        Denied = "denied",
         /// A limit on memory, requests or producers: to be sent again.
         Busy = "busy",
         /// A full disk, a failed journal, the end of the daemon: to be sent again.

@@ -21,8 +21,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub(crate) use labels::Label;
 pub use labels::{
-    Broken, Dropped, Fallback, Handshake, Level, OtlpCode, Recovery, Rejected, Rule, Share, SyslogFormat, Transport,
-    Trigger, Watermark,
+    Broken, Dropped, Fallback, Handshake, Level, OtlpCode, Recovery, Refused, Rejected, Rule, Share, SyslogFormat,
+    Transport, Trigger, Watermark,
 };
 use scrape::meters;
 pub use scrape::{Scrape, install};
@@ -198,6 +198,9 @@ counting! { m:
 
     /// A handshake of TLS has ended.
     pub fn tls_handshake(result: Handshake) { m.tls_handshakes.of(result).increment(1) }
+
+    /// A rule of access has refused something.
+    pub fn access_refused(what: Refused) { m.access_refused.of(what).increment(1) }
 
     /// The end of the certificate in force.
     pub fn tls_certificate_expiry(at: SystemTime) {

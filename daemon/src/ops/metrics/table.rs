@@ -12,8 +12,8 @@ use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
 use super::damaged::Damaged;
 use super::histogram::{BYTES, Buckets, DURATIONS, Histogram, RECORDS};
 use super::labels::{
-    Broken, Dropped, Fallback, Handshake, Label, Level, OtlpCode, Recovery, Rejected, Rule, Share, SyslogFormat,
-    Transport, Trigger, Watermark,
+    Broken, Dropped, Fallback, Handshake, Label, Level, OtlpCode, Recovery, Refused, Rejected, Rule, Share,
+    SyslogFormat, Transport, Trigger, Watermark,
 };
 
 /// Kind of a metric.
@@ -113,6 +113,7 @@ metrics_table! {
     BROKEN_SEGMENTS = "clad_broken_segments", Gauge, Broken::NAME, "Segments that are missing, or whose header or footer is lost; the number of lost records is unknown.";
     RELOAD_SUCCESSFUL = "clad_config_last_reload_successful", Gauge, "", "1 if the last reload was accepted, or none was tried; 0 after a refused reload.";
     RELOAD_TIME = "clad_config_last_reload_success_timestamp_seconds", Gauge, "", "Time at which the configuration in use was loaded.";
+    ACCESS_REFUSED = "clad_access_refused_total", Counter, Refused::NAME, "Refusals by a rule of [access], or of a token.";
     TLS_HANDSHAKES = "clad_tls_handshakes_total", Counter, Handshake::NAME, "Handshakes of TLS, by their end.";
     TLS_EXPIRY = "clad_tls_certificate_expiry_timestamp_seconds", Gauge, "", "End of the first certificate of [tls] cert that ends; 0 without one.";
     TLS_RELOAD_FAILED = "clad_tls_reload_failed", Gauge, "", "1 while the files of [tls] are refused, and what was read before stays in force.";
@@ -254,6 +255,7 @@ meters! { totals:
     broken_segments: Family<Broken, Gauge> = gauges(BROKEN_SEGMENTS);
     reload_successful: Gauge = gauge!(RELOAD_SUCCESSFUL);
     reload_time: Gauge = gauge!(RELOAD_TIME);
+    access_refused: Family<Refused, Count> = totals.family(ACCESS_REFUSED);
     tls_handshakes: Family<Handshake, Count> = totals.family(TLS_HANDSHAKES);
     tls_expiry: Gauge = gauge!(TLS_EXPIRY);
     tls_reload_failed: Gauge = gauge!(TLS_RELOAD_FAILED);

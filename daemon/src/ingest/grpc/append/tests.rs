@@ -49,6 +49,7 @@ impl Harness {
             max_connection_bytes: INFLIGHT_BYTES_MAX,
             window: 256,
             budget: Quota::new(INFLIGHT_BYTES_MAX),
+            access: crate::access::Access::open(),
         };
         let service = FramedService {
             admission: Arc::new(admission),
@@ -66,7 +67,8 @@ impl Harness {
             Ingest { live_settings: LiveSettings::new(service.clone(), 20 << 20), may_read: false, calls, waiters };
         let (ask, asked) = mpsc::channel(100);
         let body = tonic::body::Body::new(axum::body::Body::from_stream(ReceiverStream::new(asked)));
-        let answers = axum::body::Body::new(ingest.append(http::Request::new(body)).into_body()).into_data_stream();
+        let answers = axum::body::Body::new(ingest.append(http::Request::new(body)).expect("served").into_body())
+            .into_data_stream();
         let harness = Self { service, ask, answers, got: Vec::new(), _stop: stop, _dir: dir };
         harness
             .ask(Request::Hello(v1::Hello { min_version: 1, max_version: MAX_VERSION.into(), ..v1::Hello::default() }))

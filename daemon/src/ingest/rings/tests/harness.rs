@@ -103,6 +103,7 @@ impl Harness {
             max_connection_bytes: 1 << 20,
             window: 256,
             budget: Quota::new(64 << 20),
+            access: crate::access::Access::open(),
         };
         let shared = Arc::new(Shared {
             settings: Settings { bytes: 1 << 20, max_rings: 16 },

@@ -167,6 +167,18 @@ impl RelpSession {
             match stored {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) if error.code == ErrorCode::ShuttingDown => return Err(SessionEnd::Leave),
+                // Its component: no later try makes it good, and others must not wait for it.
+                Ok(Err(error)) if error.code == ErrorCode::PermissionDenied => {
+                    metrics::rejected(metrics::Rejected::Denied, payload.count.into());
+                    self.reach_level().await?;
+                    let count = self.unsent.len().min(payload.count as usize);
+                    let refused: Vec<u32> = self.unsent.drain(..count).collect();
+                    for transaction in refused {
+                        self.write(&answer(transaction, "500 this peer may not append records of this component"))
+                            .await?;
+                    }
+                    continue;
+                }
                 Ok(Err(error)) => return Err(SessionEnd::Refused(error)),
                 Err(_) => {
                     let text = "it was refused for now all the time, or waited for room";

@@ -1,4 +1,5 @@
-//! Read access on Unix sockets: for root, the daemon's own user, and the members of `[access] read_group`.
+//! Read access on Unix sockets where there are no rules: for root, the daemon's own user, and the members of
+//! `[access] read_group`.
 //!
 //! Invariants: the peer's uid and gid come from the kernel; a group that does not exist lets nobody in. A look-up of a
 //! user's groups may ask a name service, which may hang. A runtime thread that may block asks it, once for each user at
@@ -24,7 +25,7 @@ type Lookup = fn(u32, u32, Gid) -> bool;
 type Answer = watch::Receiver<Option<bool>>;
 
 /// The answer to "may this user read".
-pub(crate) struct Access {
+pub(crate) struct ReadGroup {
     own: u32,
     group: Option<Gid>,
     lookup: Lookup,
@@ -32,7 +33,7 @@ pub(crate) struct Access {
     known: Mutex<HashMap<(u32, u32), (Instant, Answer)>>,
 }
 
-impl Access {
+impl ReadGroup {
     /// Looks the group up. A name that no group has is no error: then it lets nobody in.
     pub(crate) fn new(read_group: &str) -> Self {
         let group = Group::from_name(read_group).ok().flatten().map(|g| g.gid);
@@ -59,6 +60,12 @@ impl Access {
                 false
             }
         }
+    }
+
+    /// The same, for a command that may wait.
+    pub(crate) fn has(&self, uid: u32, gid: u32) -> bool {
+        let by_group = |group: Gid| gid == group.as_raw() || (self.lookup)(uid, gid, group);
+        uid == 0 || uid == self.own || self.group.is_some_and(by_group)
     }
 
     /// The answer, when there is one.
@@ -93,7 +100,7 @@ mod tests {
 
     #[tokio::test]
     async fn root_and_the_own_user_may_and_strangers_may_not() {
-        let access = Access::new("no-such-group-anywhere");
+        let access = ReadGroup::new("no-such-group-anywhere");
         assert!(access.may_read(0, 0).await);
         assert!(access.may_read(Uid::effective().as_raw(), 12345).await);
         assert!(!access.may_read(54321, 54321).await);
@@ -102,7 +109,7 @@ mod tests {
     #[tokio::test]
     async fn the_primary_group_counts() {
         let root = Group::from_gid(Gid::from_raw(0)).unwrap().unwrap();
-        let access = Access::new(&root.name);
+        let access = ReadGroup::new(&root.name);
         assert!(access.may_read(54321, 0).await);
         assert!(!access.may_read(54321, 54321).await);
     }
@@ -122,7 +129,7 @@ mod tests {
             }
             true
         };
-        let access = Access { own: 1, group: Some(Gid::from_raw(77)), lookup, known: Mutex::default() };
+        let access = ReadGroup { own: 1, group: Some(Gid::from_raw(77)), lookup, known: Mutex::default() };
         let waits = async { tokio::join!(access.may_read(HANGS, 1), access.may_read(HANGS, 1)) };
         let others = async {
             for uid in HANGS + 1..HANGS + 20 {
