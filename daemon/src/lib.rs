@@ -21,3 +21,5 @@ mod tls;
 #[doc(hidden)]
 pub use ingest::syslog::{split_relp, split_syslog, take_apart as take_syslog_apart};
 pub use ingest::to_protobuf as otlp_json_to_protobuf;
+#[doc(hidden)]
+pub use tls::certificate_name;

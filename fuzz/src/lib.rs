@@ -9,6 +9,7 @@
 //! is ever reached. So each such target takes its input twice: as it is, and with its checksums made right
 //! ([`reseal`]), as an attacker would who knows the format.
 
+mod access;
 mod config;
 mod files;
 mod frame;
@@ -56,6 +57,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "syslog", run: syslog::syslog, golden: &[], max_len: 2 << 10 },
     Target { name: "relp", run: syslog::relp, golden: &[], max_len: 2 << 10 },
     Target { name: "export_format", run: journald::export_format, golden: &[], max_len: 2 << 10 },
+    Target { name: "access", run: access::access, golden: &[], max_len: 512 },
+    Target { name: "certificate_name", run: access::certificate_name, golden: &[], max_len: 2 << 10 },
     Target { name: "config", run: config::config, golden: &[("deploy", "clad.toml")], max_len: 16 << 10 },
 ];
 

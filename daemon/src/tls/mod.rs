@@ -15,7 +15,16 @@ mod in_force;
 mod material;
 mod name;
 
+use rustls::pki_types::CertificateDer;
+
 pub(crate) use handshake::Established;
 pub(crate) use in_force::{LOOK_INTERVAL, Look, Tls};
 pub(crate) use material::Material;
 pub(crate) use name::{NAME_BYTES_MAX, TOKEN_PREFIX, owner};
+
+/// Name of the peer in a certificate (DER), for the fuzzer.
+#[doc(hidden)]
+#[must_use]
+pub fn certificate_name(der: &[u8]) -> Option<std::sync::Arc<str>> {
+    name::of(&CertificateDer::from(der)).ok()
+}

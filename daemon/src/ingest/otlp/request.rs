@@ -8,7 +8,7 @@ use clad_proto::AckLevel;
 use clad_proto::frame::Transport;
 
 use super::answer::{Done, ENCODINGS, Format, Refusal};
-use super::body::{Bodies, message_of, read};
+use super::body::{Bodies, discard, message_of, read};
 use super::export::Export;
 use super::inflate::Encoding;
 use super::shared::Otlp;
@@ -54,13 +54,28 @@ pub(super) fn level(otlp: &Otlp, headers: &HeaderMap, rights: &Rights) -> Result
     })
 }
 
+/// The body, unless the headers are refused: then it is read in part, or its sender would not see the answer.
+pub(super) async fn unless_refused<T>(checked: Result<T, Refusal>, body: Body) -> Result<(T, Body), Refusal> {
+    match checked {
+        Ok(checked) => Ok((checked, body)),
+        Err(refusal) => {
+            discard(body).await;
+            Err(refusal)
+        }
+    }
+}
+
 /// An export over gRPC: one message in the body, compressed or not.
 pub(super) async fn grpc(otlp: &Otlp, request: Request<Body>) -> Result<Done, Refusal> {
     let bodies = Bodies::of(otlp, &request);
     let (parts, body) = request.into_parts();
-    let peer = sender(otlp, &parts, Transport::OtlpGrpc)?;
-    let encoding = encoding(&parts.headers, &GRPC_ENCODING)?;
-    let level = level(otlp, &parts.headers, peer.rights())?;
+    let checked = || {
+        let peer = sender(otlp, &parts, Transport::OtlpGrpc)?;
+        let encoding = encoding(&parts.headers, &GRPC_ENCODING)?;
+        let level = level(otlp, &parts.headers, peer.rights())?;
+        Ok((peer, encoding, level))
+    };
+    let ((peer, encoding, level), body) = unless_refused(checked(), body).await?;
     let (message, mut room) = read(body, bodies, true).await?;
     let (is_compressed, message) = message_of(&message)?;
     let message = match is_compressed {
@@ -77,13 +92,17 @@ pub(super) async fn grpc(otlp: &Otlp, request: Request<Body>) -> Result<Done, Re
 pub(super) async fn http(otlp: &Otlp, request: Request<Body>) -> Result<Done, Refusal> {
     let bodies = Bodies::of(otlp, &request);
     let (parts, body) = request.into_parts();
-    let peer = sender(otlp, &parts, Transport::OtlpHttp)?;
-    let Some(format) = Format::of(&parts.headers) else {
-        let text = "content-type: application/x-protobuf or application/json";
-        return Err(Refusal::new(OtlpCode::Unsupported, text));
+    let checked = || {
+        let peer = sender(otlp, &parts, Transport::OtlpHttp)?;
+        let Some(format) = Format::of(&parts.headers) else {
+            let text = "content-type: application/x-protobuf or application/json";
+            return Err(Refusal::new(OtlpCode::Unsupported, text));
+        };
+        let encoding = encoding(&parts.headers, &header::CONTENT_ENCODING)?;
+        let level = level(otlp, &parts.headers, peer.rights())?;
+        Ok((peer, format, encoding, level))
     };
-    let encoding = encoding(&parts.headers, &header::CONTENT_ENCODING)?;
-    let level = level(otlp, &parts.headers, peer.rights())?;
+    let ((peer, format, encoding, level), body) = unless_refused(checked(), body).await?;
     let (mut message, mut room) = read(body, bodies, false).await?;
     if encoding != Encoding::Identity || format == Format::Json {
         message = room.transform(otlp, encoding, format, message).await?;

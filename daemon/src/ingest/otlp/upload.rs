@@ -81,11 +81,15 @@ fn refused(refusal: &Refusal) -> Response {
 }
 
 async fn take(otlp: &Otlp, request: Request) -> Result<(u64, AckLevel), Refusal> {
-    let (parts, mut body) = request.into_parts();
+    let (parts, body) = request.into_parts();
     let caller = parts.extensions.get::<Caller>();
-    let peer = request::sender(otlp, &parts, Transport::Journal)?;
-    check_headers(&parts.headers)?;
-    let level = request::level(otlp, &parts.headers, peer.rights())?;
+    let checked = || {
+        let peer = request::sender(otlp, &parts, Transport::Journal)?;
+        check_headers(&parts.headers)?;
+        let level = request::level(otlp, &parts.headers, peer.rights())?;
+        Ok((peer, level))
+    };
+    let ((peer, level), mut body) = request::unless_refused(checked(), body).await?;
     let mut upload = Upload::begin(otlp, caller, peer, level)?;
     let service = otlp.live_settings.service();
     let (max_append, max_record) = upload.appends.limits();

@@ -4,8 +4,11 @@
 //! - Both halves are used by one task: the socket has room for one that waits.
 //! - **A write that is over is with the kernel**: nothing of it waits in the session for a later call. So a caller whose write
 //!   is pending must offer the same bytes again, as those of frames do.
+//! - What is read at once fits the caller's buffer, but for a record that the session had begun: a burst is one call of the
+//!   system, and a connection keeps at most [`INPUT_BYTES_MIN`] of its own.
 //! - The end of the peer's bytes is an end, with or without a word of TLS: frames say by themselves whether they are whole.
 
+use std::cell::RefCell;
 use std::io::{self, Read, Write};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::pin::Pin;
@@ -20,12 +23,26 @@ use super::{GiveFds, Socket, TakeFds};
 /// Bytes of a session that wait for the kernel, at most.
 const OUTPUT_BYTES_MAX: usize = 128 << 10;
 
+/// The most that is read at once.
+const INPUT_BYTES_MAX: usize = 128 << 10;
+/// The least: one piece as the session takes it.
+const INPUT_BYTES_MIN: usize = 4 << 10;
+/// A record that the session may have begun: its plaintext comes beside what is read.
+const RECORD_BYTES_MAX: usize = 16 << 10;
+
+thread_local! {
+    /// Bytes that were read and are on their way into a session, within one call.
+    static INPUT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
 /// One half.
 pub(crate) struct TlsSocket(Arc<Mutex<TlsState>>);
 
 struct TlsState {
     socket: Socket,
     session: ServerConnection,
+    /// Bytes that the caller's buffer had no room for.
+    left: Vec<u8>,
     /// Bytes of a pending write that the session has taken.
     taken: usize,
     has_ended: bool,
@@ -34,16 +51,6 @@ struct TlsState {
 
 /// The socket for the length of a call, as `std` has it.
 struct Now<'a, 'b>(&'a mut Socket, &'a mut Context<'b>);
-
-impl Read for Now<'_, '_> {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let mut buf = ReadBuf::new(bytes);
-        match Pin::new(&mut *self.0).poll_read(self.1, &mut buf) {
-            Poll::Ready(read) => read.map(|()| buf.filled().len()),
-            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
-        }
-    }
-}
 
 impl Write for Now<'_, '_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -61,7 +68,9 @@ impl Write for Now<'_, '_> {
 impl TlsSocket {
     pub(crate) fn halves(socket: Socket, mut session: ServerConnection) -> (Self, Self) {
         session.set_buffer_limit(Some(OUTPUT_BYTES_MAX));
-        let state = Arc::new(Mutex::new(TlsState { socket, session, taken: 0, has_ended: false, has_said_bye: false }));
+        let left = Vec::new();
+        let state = TlsState { socket, session, left, taken: 0, has_ended: false, has_said_bye: false };
+        let state = Arc::new(Mutex::new(state));
         (Self(state.clone()), Self(state))
     }
 
@@ -84,38 +93,62 @@ impl TlsState {
         Poll::Ready(Ok(()))
     }
 
-    /// Takes bytes of the peer into the session.
-    fn poll_take(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.session.read_tls(&mut Now(&mut self.socket, cx)) {
-            Ok(0) => self.has_ended = true,
-            Ok(_) => {
-                if let Err(error) = self.session.process_new_packets() {
-                    // The peer is answered why, if it listens.
-                    let _ = self.poll_send(cx);
-                    return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, error)));
-                }
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Poll::Pending,
-            Err(error) => return Poll::Ready(Err(error)),
+    /// Reads once, and gives the caller what the session makes of it.
+    fn poll_take(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if !self.left.is_empty() {
+            let left = std::mem::take(&mut self.left);
+            return Poll::Ready(self.take(cx, &left, buf));
         }
-        Poll::Ready(Ok(()))
+        INPUT.with_borrow_mut(|input| {
+            input.resize(INPUT_BYTES_MAX, 0);
+            let fits = buf.remaining().saturating_sub(RECORD_BYTES_MAX).clamp(INPUT_BYTES_MIN, INPUT_BYTES_MAX);
+            let mut read = ReadBuf::new(&mut input[..fits]);
+            ready!(Pin::new(&mut self.socket).poll_read(cx, &mut read))?;
+            self.has_ended = read.filled().is_empty();
+            Poll::Ready(self.take(cx, read.filled(), buf))
+        })
+    }
+
+    /// Takes bytes of the peer into the session, as far as the caller has room for what comes of them.
+    fn take(&mut self, cx: &mut Context<'_>, mut bytes: &[u8], buf: &mut ReadBuf<'_>) -> io::Result<()> {
+        // Behind the peer's word of its end nothing is taken.
+        while !bytes.is_empty() && self.session.read_tls(&mut bytes)? > 0 {
+            if let Err(error) = self.session.process_new_packets() {
+                // The peer is answered why, if it listens.
+                let _ = self.poll_send(cx);
+                return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+            }
+            self.give(buf)?;
+            if buf.remaining() == 0 {
+                self.left.extend_from_slice(bytes);
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the caller plaintext that there is; true at its end.
+    fn give(&mut self, buf: &mut ReadBuf<'_>) -> io::Result<bool> {
+        while buf.remaining() > 0 {
+            match self.session.reader().read(buf.initialize_unfilled()) {
+                Ok(0) => return Ok(true),
+                Ok(read) => buf.advance(read),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(true),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
     }
 }
 
 impl AsyncRead for TlsSocket {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let mut state = self.state();
+        let before = buf.filled().len();
         loop {
-            match state.session.reader().read(buf.initialize_unfilled()) {
-                Ok(read) => {
-                    buf.advance(read);
-                    return Poll::Ready(Ok(()));
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Poll::Ready(Ok(())),
-                Err(error) => return Poll::Ready(Err(error)),
-            }
-            if state.has_ended {
+            let has_ended = state.give(buf)?;
+            if has_ended || state.has_ended || buf.filled().len() > before || buf.remaining() == 0 {
                 return Poll::Ready(Ok(()));
             }
             // An answer of the session itself, as to new keys. It is not waited for: a peer that takes nothing may still send.
@@ -124,7 +157,7 @@ impl AsyncRead for TlsSocket {
             {
                 return Poll::Ready(Err(error));
             }
-            ready!(state.poll_take(cx))?;
+            ready!(state.poll_take(cx, buf))?;
         }
     }
 }
