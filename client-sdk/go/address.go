@@ -2,6 +2,7 @@ package clad
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -10,12 +11,14 @@ import (
 	"time"
 )
 
-// DefaultPort is the port of a `tcp://` address that names none.
+// DefaultPort is the port of an address with a host that names none.
 const DefaultPort = "7440"
 
 // address is where a daemon is.
 type address struct {
 	text, network, target string
+	// tls is there if TLS is spoken.
+	tls *tlsHost
 }
 
 // parseAddress reads an address; "" is that of the host's daemon.
@@ -29,30 +32,64 @@ func parseAddress(text string) (address, error) {
 	scheme, rest, found := strings.Cut(text, "://")
 	switch {
 	case found && scheme == "unix" && rest != "":
-		return address{text, "unix", rest}, nil
+		return address{text: text, network: "unix", target: rest}, nil
 	case found && scheme == "tcp" && rest != "":
-		if _, _, err := net.SplitHostPort(rest); err != nil {
-			rest = net.JoinHostPort(strings.Trim(rest, "[]"), DefaultPort)
+		_, target := hostPort(rest)
+		return address{text: text, network: "tcp", target: target}, nil
+	case found && scheme == "tcp+tls":
+		rest, settings, _ := strings.Cut(rest, "?")
+		host, target := hostPort(rest)
+		if host == "" {
+			return address{}, fmt.Errorf("clad: `%s` is not HOST:PORT", rest)
 		}
-		return address{text, "tcp", rest}, nil
+		over, err := parseTLS(host, settings)
+		return address{text: text, network: "tcp", target: target, tls: over}, err
 	}
-	return address{}, fmt.Errorf("clad: %q is no address: unix://PATH or tcp://HOST:PORT", text)
+	return address{}, fmt.Errorf("clad: %q is no address: unix://PATH, tcp://HOST:PORT or tcp+tls://HOST:PORT", text)
+}
+
+// hostPort answers the host, and what to dial.
+func hostPort(text string) (host, target string) {
+	host, _, err := net.SplitHostPort(text)
+	if err != nil {
+		host = strings.Trim(text, "[]")
+		text = net.JoinHostPort(host, DefaultPort)
+	}
+	return host, text
 }
 
 // knowsPeer says whether the daemon sees which user connects, so that an id needs no secret.
 func (a address) knowsPeer() bool { return a.network == "unix" }
 
 func (a address) dial(ctx context.Context) (net.Conn, error) {
+	var config *tls.Config
+	if a.tls != nil {
+		var err error
+		if config, err = a.tls.settings(); err != nil {
+			return nil, &ConnectError{Address: a.text, Err: err}
+		}
+	}
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, a.network, a.target)
-	if err == nil {
+	if err != nil {
+		return nil, a.fail(err)
+	}
+	if config == nil {
 		return conn, nil
 	}
-	return nil, a.fail(err)
+	over := tls.Client(conn, config)
+	if err := over.HandshakeContext(ctx); err != nil {
+		conn.Close()
+		return nil, a.fail(err)
+	}
+	return tlsConn{over}, nil
 }
 
-// fail is the connect error of an error of the system.
+// fail is the connect error of an error of the system, or of TLS.
 func (a address) fail(err error) *ConnectError {
+	if a.tls != nil {
+		err = a.tls.explain(err)
+	}
 	denied := errors.Is(err, os.ErrPermission) || errors.Is(err, os.ErrInvalid)
 	return &ConnectError{Address: a.text, Err: err, retryable: !denied}
 }

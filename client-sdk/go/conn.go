@@ -45,7 +45,7 @@ func connect(ctx context.Context, a address, hello wire.Hello) (*framed, error) 
 }
 
 func (f *framed) greet(hello wire.Hello) error {
-	hello.MinVersion, hello.MaxVersion = wire.Version, wire.Version
+	hello.MinVersion, hello.MaxVersion = wire.VersionMin, wire.Version
 	_, failed := f.conn.Write(hello.Put(nil))
 	// Why it was closed may be in what is still to be read.
 	h, body, err := f.frame()
@@ -64,7 +64,7 @@ func (f *framed) greet(hello wire.Hello) error {
 	if f.welcome, err = wire.ParseWelcome(body); err != nil {
 		return f.address.broken("WELCOME: %v", err)
 	}
-	if f.welcome.Version != wire.Version {
+	if f.welcome.Version < wire.VersionMin || f.welcome.Version > wire.Version {
 		return f.address.broken("it chose version %d, which was not offered", f.welcome.Version)
 	}
 	return nil

@@ -76,14 +76,21 @@ func (d *daemon) start() *daemon {
 	}
 	// Whoever reads the socket's file may meet an earlier daemon's: a connection says that this one listens.
 	for range 1000 {
-		if c, err := net.Dial("unix", strings.TrimPrefix(d.unix(), "unix://")); err == nil {
-			c.Close()
+		if d.listens("unix", strings.TrimPrefix(d.unix(), "unix://")) && d.listens("tcp", "127.0.0.1:"+d.port) {
 			return d
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
 	d.t.Fatalf("the daemon does not listen:\n%s", d.said.String())
 	return d
+}
+
+func (d *daemon) listens(network, target string) bool {
+	c, err := net.Dial(network, target)
+	if err == nil {
+		c.Close()
+	}
+	return err == nil
 }
 
 // stop returns when each of its threads has stopped: one that runs may still answer.

@@ -13,7 +13,10 @@
 //
 //	export CLAD_SERVER=unix:///FOLDER/clad-data/clad.sock
 //
-// Addresses are unix://PATH and tcp://HOST:PORT. Rings of shared memory, gRPC and TLS are not in this client.
+// Addresses are unix://PATH, tcp://HOST:PORT, and within TLS
+// tcp+tls://HOST:PORT?ca=FILE&cert=FILE&key=FILE&server_name=NAME. What that leaves out comes from $CLAD_TLS_CA,
+// $CLAD_TLS_CERT, $CLAD_TLS_KEY, $CLAD_TLS_SERVER_NAME; docs/TLS.md has the rules. Files are read at each connection. Rings
+// of shared memory and gRPC are not in this client.
 //
 // The module is not published. In another module:
 //

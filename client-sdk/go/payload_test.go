@@ -108,7 +108,8 @@ func TestNestingHasABound(t *testing.T) {
 func TestAddressesAndCursors(t *testing.T) {
 	for text, want := range map[string]string{
 		"unix:///run/clad.sock": "unix /run/clad.sock", "tcp://host": "tcp host:7440", "tcp://h:1": "tcp h:1",
-		"tcp://[::1]": "tcp [::1]:7440", "tcp://[::1]:2": "tcp [::1]:2",
+		"tcp://[::1]": "tcp [::1]:7440", "tcp://[::1]:2": "tcp [::1]:2", "tcp+tls://logs.example": "tcp logs.example:7440",
+		"tcp+tls://[::1]:9?server_name=a&ca=/x/ca.pem": "tcp [::1]:9",
 	} {
 		a, err := parseAddress(text)
 		if err != nil || a.network+" "+a.target != want {

@@ -87,7 +87,7 @@ func (d *dropSpan) add(o dropSpan) {
 }
 
 // Dial connects once, then makes the producer: a wrong address or a refusing daemon is reported here. The address is
-// `unix://PATH` or `tcp://HOST:PORT`; "" is that of [FindDaemon].
+// `unix://PATH`, `tcp://HOST:PORT` or `tcp+tls://HOST:PORT?ca=FILE`; "" is that of [FindDaemon].
 func Dial(addr string, opts Options) (*Producer, error) {
 	p, err := newProducer(addr, opts)
 	if err != nil {

@@ -2,9 +2,11 @@ package clad
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"time"
 
@@ -111,18 +113,23 @@ const (
 	GapDamage    GapReason = 2
 )
 
-// PeerMeta is what the daemon saw of a sender: numbers under their tags. 0 is what it did not see.
+// PeerMeta is what the daemon saw of a sender. 0 is what it did not see.
 type PeerMeta struct {
 	// Transport: 1 TCP, 2 Unix, 3 gRPC, 4 shared memory.
 	Transport, PID, PIDStart uint64
 	UID, GID                 uint64
 	HasUID, HasGID           bool
-	// Other tags.
-	Other map[uint8]uint64
+	// Address is that of a network peer.
+	Address netip.AddrPort
+	// Identity is the name in the certificate of a network peer: its URI, else its DNS name.
+	Identity string
+	// Other numbers under their tags, and what has bytes.
+	Other      map[uint8]uint64
+	OtherBytes map[uint8][]byte
 }
 
-func peerMetaOf(numbers []wire.PeerMeta) (m PeerMeta) {
-	for _, n := range numbers {
+func peerMetaOf(fields []wire.PeerMeta) (m PeerMeta) {
+	for _, n := range fields {
 		switch n.Tag {
 		case 1:
 			m.Transport = n.Value
@@ -134,7 +141,20 @@ func peerMetaOf(numbers []wire.PeerMeta) (m PeerMeta) {
 			m.UID, m.HasUID = n.Value, true
 		case 5:
 			m.GID, m.HasGID = n.Value, true
+		case 32:
+			if ip, port, ok := cutPort(n.Bytes); ok {
+				m.Address = netip.AddrPortFrom(ip, port)
+			}
+		case 33:
+			m.Identity = string(n.Bytes)
 		default:
+			if n.Bytes != nil {
+				if m.OtherBytes == nil {
+					m.OtherBytes = map[uint8][]byte{}
+				}
+				m.OtherBytes[n.Tag] = n.Bytes
+				continue
+			}
 			if m.Other == nil {
 				m.Other = map[uint8]uint64{}
 			}
@@ -142,6 +162,16 @@ func peerMetaOf(numbers []wire.PeerMeta) (m PeerMeta) {
 		}
 	}
 	return m
+}
+
+// cutPort takes an address of 4 or 16 bytes, and a port behind it, in network order.
+func cutPort(b []byte) (netip.Addr, uint16, bool) {
+	at := max(len(b)-2, 0)
+	ip, ok := netip.AddrFromSlice(b[:at])
+	if !ok {
+		return ip, 0, false
+	}
+	return ip, binary.BigEndian.Uint16(b[at:]), true
 }
 
 // Reader reads a log. It is for one goroutine, except Close.

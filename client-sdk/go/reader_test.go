@@ -32,7 +32,10 @@ func (p *peer) records(id uint32, offset uint64, texts []string, change ...func(
 	n := uint32(len(texts))
 	r := &wire.Records{
 		Epoch: 3, Count: n, FirstOffset: offset, AppendTime: 9, PayloadCRC: wire.CRC(payload), FirstSeq: 7, Take: n,
-		Payload: payload, Meta: []wire.PeerMeta{{Tag: 1, Value: 2}, {Tag: 4, Value: 0}, {Tag: 9, Value: 5}},
+		Payload: payload, Meta: []wire.PeerMeta{
+			{Tag: 1, Value: 2}, {Tag: 4, Value: 0}, {Tag: 9, Value: 5}, {Tag: 32, Bytes: []byte{10, 0, 0, 1, 1, 2}},
+			{Tag: 33, Bytes: []byte("a:b")}, {Tag: 40, Bytes: []byte{7}},
+		},
 	}
 	for _, c := range change {
 		c(r)
@@ -86,7 +89,8 @@ func TestAReaderComesBackToItsCursor(t *testing.T) {
 	if len(e.Records) != 2 || e.Records[0].Offset != 101 || e.Records[0].Sequence != 8 || e.Records[1].Record.Body.Text() != "c" {
 		t.Fatalf("%+v", e)
 	}
-	if m := e.PeerMeta; m.Transport != 2 || !m.HasUID || m.UID != 0 || m.HasGID || m.Other[9] != 5 {
+	if m := e.PeerMeta; m.Transport != 2 || !m.HasUID || m.UID != 0 || m.HasGID || m.Other[9] != 5 ||
+		m.Address.String() != "10.0.0.1:258" || m.Identity != "a:b" || string(m.OtherBytes[40]) != "\x07" {
 		t.Errorf("%+v", m)
 	}
 	if at, _ := r.Cursor(); at != (Cursor{logA, 3, 103}) {

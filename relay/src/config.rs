@@ -163,10 +163,20 @@ impl Config {
 impl ToClad {
     pub(crate) fn address(&self) -> Result<Address> {
         let address: Address = self.server.parse().with_context(|| format!("to.clad.server: {:?}", self.server))?;
-        ensure!(
-            self.server.starts_with("unix://"),
-            "to.clad.server: unix://PATH, for a relay's place belongs to its user"
-        );
+        match &address {
+            Address::Unix(_) => {}
+            Address::TcpTls(_) => {
+                let host = address.check_tls().with_context(|| format!("to.clad.server: {}", self.server))?;
+                ensure!(
+                    host.is_some_and(|host| host.cert.is_some()),
+                    "to.clad.server: cert=FILE and key=FILE, for a relay's place belongs to the name in its certificate"
+                );
+            }
+            _ => anyhow::bail!(
+                "to.clad.server: unix://PATH or tcp+tls://HOST:PORT, for a relay's place belongs to its user, or to the name \
+                 in its certificate"
+            ),
+        }
         Ok(address)
     }
 
@@ -215,6 +225,11 @@ mod tests {
             ("name = \"a\"\n[from.files]\npaths = [\"/a\"]\nmultiline = \"(\"\n[to.clad]\n", "multiline"),
             ("name = \"a\"\n[from.journal]\n[to.clad]\nack = \"received\"\n", "written or durable"),
             ("name = \"a\"\n[from.journal]\n[to.clad]\nserver = \"tcp://127.0.0.1:1\"\n", "unix://PATH"),
+            ("name = \"a\"\n[from.journal]\n[to.clad]\nserver = \"shm:///run/clad.sock\"\n", "unix://PATH"),
+            (
+                "name = \"a\"\n[from.journal]\n[to.clad]\nserver = \"tcp+tls://h?ca=/nowhere/ca\"\n",
+                "/nowhere/ca: No such file",
+            ),
         ] {
             let said = format!("{:#}", judged(wrong).expect_err(wrong));
             assert!(said.contains(words), "{wrong}: {said}");

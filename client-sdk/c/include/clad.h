@@ -47,7 +47,7 @@ enum clad_status
    */
   CLAD_ERR_ARGUMENT = 10,
   /**
-   * The address is none, or of a transport that this library does not speak (unix, shm and tcp).
+   * The address is none, or of a transport that this library does not speak (unix, shm, tcp and tcp+tls).
    */
   CLAD_ERR_ADDRESS = 11,
   /**
@@ -391,8 +391,9 @@ typedef struct clad_options {
    */
   size_t size;
   /**
-   * unix://PATH, tcp://HOST:PORT or shm://PATH (a ring of shared memory). Default: the environment's CLAD_SERVER,
-   * else unix:///run/clad/clad.sock.
+   * unix://PATH, tcp://HOST:PORT, shm://PATH (a ring of shared memory), or within TLS
+   * tcp+tls://HOST:PORT?ca=FILE&cert=FILE&key=FILE&server_name=NAME. Default: the environment's CLAD_SERVER, else
+   * unix:///run/clad/clad.sock.
    */
   const char *address;
   /**

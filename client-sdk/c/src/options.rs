@@ -23,8 +23,9 @@ pub(crate) const ID_BYTES: usize = 16;
 pub struct clad_options {
     /// sizeof(clad_options).
     pub size: usize,
-    /// unix://PATH, tcp://HOST:PORT or shm://PATH (a ring of shared memory). Default: the environment's CLAD_SERVER,
-    /// else unix:///run/clad/clad.sock.
+    /// unix://PATH, tcp://HOST:PORT, shm://PATH (a ring of shared memory), or within TLS
+    /// tcp+tls://HOST:PORT?ca=FILE&cert=FILE&key=FILE&server_name=NAME. Default: the environment's CLAD_SERVER, else
+    /// unix:///run/clad/clad.sock.
     pub address: *const c_char,
     /// The component (service.name) of the records. Default: the name of the program's file.
     pub component: *const c_char,

@@ -14,7 +14,7 @@ pub enum clad_status {
     CLAD_END = 2,
     /// An argument is NULL, not in its enumeration, freed, or not what it should be. Nothing was done.
     CLAD_ERR_ARGUMENT = 10,
-    /// The address is none, or of a transport that this library does not speak (unix, shm and tcp).
+    /// The address is none, or of a transport that this library does not speak (unix, shm, tcp and tcp+tls).
     CLAD_ERR_ADDRESS = 11,
     /// No connection: nobody listens, no answer in time, not allowed.
     CLAD_ERR_CONNECT = 12,

@@ -498,6 +498,60 @@ static void a_producer_goes_on_from_what_the_log_has(void) {
   daemon_free(&d);
 }
 
+/* An authority, another one, and certificates of the first for a daemon on this host and for a client. */
+static const char CERTIFICATES[] =
+    "cd '%s' && exec 2>openssl.log && new='-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=test' &&"
+    "for name in ca other; do openssl req -x509 $new -keyout $name.key -out $name.crt || exit; done &&"
+    "echo subjectAltName=IP:127.0.0.1 >server.ext && echo subjectAltName=URI:spiffe://prod/shop >client.ext &&"
+    "for name in server client; do openssl req $new -keyout $name.key -out $name.csr &&"
+    "openssl x509 -req -in $name.csr -CA ca.crt -CAkey ca.key -CAcreateserial -extfile $name.ext -out $name.crt || exit;"
+    "done";
+
+static void a_record_comes_within_tls_by_the_name_of_its_sender(void) {
+  struct daemon d = daemon_new();
+  const char *settings[] = {"tls.cert=server.crt", "tls.key=server.key", "tls.client_ca=ca.crt",
+                            "tls.require_client_cert=true", "ingest.tcp.tls=true", "ingest.tcp.allow_read=true"};
+  char text[1600], at[1200];
+  clad_options options = CLAD_OPTIONS_INIT;
+  clad_reader_options reading = CLAD_READER_OPTIONS_INIT;
+  clad_event event = CLAD_EVENT_INIT;
+  clad_record record = clad_text(CLAD_INFO, "paid");
+  clad_producer *producer, *none;
+  clad_reader *reader;
+  memcpy(d.settings, settings, sizeof settings);
+  CHECK((size_t)snprintf(text, sizeof text, CERTIFICATES, d.dir) < sizeof text);
+  CHECK(system(text) == 0);
+  daemon_start(&d);
+
+  snprintf(at, sizeof at, "tcp+tls://127.0.0.1:%d?ca=%s/ca.crt&cert=%s/client.crt&key=%s/client.key", d.port, d.dir,
+           d.dir, d.dir);
+  producer = producer_at(at, "shop");
+  OK(clad_append_wait(producer, &record, NULL, LONG_MS, NULL));
+  OK(clad_close(producer, LONG_MS));
+  OK(clad_producer_free(producer));
+  reading.address = at;
+  OK(clad_reader_open(&reading, &reader));
+  OK(clad_reader_next(reader, LONG_MS, &event));
+  CHECK(strcmp((const char *)event.body.data, "paid") == 0);
+  IS(clad_reader_next(reader, LONG_MS, &event), CLAD_END);
+  OK(clad_reader_free(reader));
+  snprintf(text, sizeof text,
+           "test \"$(\"${CLAD_BIN%%/*}/clactl\" query --server '%s' --identity spiffe://prod/shop -o cat)\" = paid",
+           d.unix_address);
+  CHECK(system(text) == 0);
+
+  snprintf(at, sizeof at, "tcp+tls://127.0.0.1:%d?ca=%s/ca.crt", d.port, d.dir);
+  options.address = at;
+  IS(clad_connect(&options, &none), CLAD_ERR_CONNECT);
+  CHECK(strstr(clad_error_text(), "the daemon refuses this client") != NULL);
+  snprintf(at, sizeof at, "tcp+tls://127.0.0.1:%d?ca=%s/other.crt", d.port, d.dir);
+  IS(clad_connect(&options, &none), CLAD_ERR_CONNECT);
+  CHECK(strstr(clad_error_text(), "no authority that is trusted here") != NULL);
+  snprintf(at, sizeof at, "tcp+tls://127.0.0.1:%d?cipher=x", d.port);
+  IS(clad_connect(&options, &none), CLAD_ERR_ADDRESS);
+  daemon_free(&d);
+}
+
 static const struct test TESTS[] = {
     {"a_first_record_is_durable_and_comes_back", a_first_record_is_durable_and_comes_back},
     {"every_type_comes_back", every_type_comes_back},
@@ -510,6 +564,7 @@ static const struct test TESTS[] = {
     {"a_reader_starts_and_ends_where_it_is_asked_to", a_reader_starts_and_ends_where_it_is_asked_to},
     {"a_reader_with_a_filter_gets_what_matches", a_reader_with_a_filter_gets_what_matches},
     {"a_producer_goes_on_from_what_the_log_has", a_producer_goes_on_from_what_the_log_has},
+    {"a_record_comes_within_tls_by_the_name_of_its_sender", a_record_comes_within_tls_by_the_name_of_its_sender},
     {NULL, NULL},
 };
 

@@ -177,6 +177,7 @@ pub(crate) struct PyRecord {
     sequence: u64,
     pid: Option<u32>,
     uid: Option<u32>,
+    identity: Option<String>,
 }
 
 #[pymethods]
@@ -223,6 +224,7 @@ fn records<'py>(py: Python<'py>, chunk: &Chunk, log_id: LogId) -> PyResult<Bound
                 sequence: chunk.first_sequence() + (offset - chunk.first_offset()),
                 pid: chunk.peer_meta().pid,
                 uid: chunk.peer_meta().uid,
+                identity: chunk.peer_meta().identity.clone(),
             },
         )?)?;
     }

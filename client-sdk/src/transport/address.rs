@@ -135,7 +135,7 @@ pub enum ParseAddressError {
     #[error("`{0}` is not an address: unix://PATH, shm://PATH, tcp://HOST:PORT or grpc://HOST:PORT is wanted")]
     NoScheme(String),
     /// A transport that this build does not speak.
-    #[error("`{0}` is not a transport of this client: unix, shm, tcp{grpc}{tls} are", grpc = if cfg!(feature = "grpc") { ", grpc" } else { "" }, tls = if cfg!(feature = "tls") { ", tcp+tls, grpcs" } else { "" })]
+    #[error("`{0}` is not a transport of this client: unix, shm, tcp{grpc}{tls} are", grpc = if cfg!(feature = "grpc") { ", grpc" } else { "" }, tls = match (cfg!(feature = "tls"), cfg!(feature = "grpc")) { (true, true) => ", tcp+tls, grpcs", (true, false) => ", tcp+tls", _ => "" })]
     UnknownScheme(String),
     /// A Unix or shared-memory address without a path.
     #[error("`{0}` names no path: unix://PATH or shm://PATH is wanted")]

@@ -18,7 +18,7 @@ use rustls::{CertificateError, ClientConfig, ClientConnection, Error, RootCertSt
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::address::TlsHost;
+use super::address::{Address, TlsHost};
 
 /// Settings that are remembered, with their sessions.
 const REMEMBERED_MAX: usize = 16;
@@ -99,6 +99,23 @@ fn made(host: &TlsHost, files: &Files) -> io::Result<ClientConfig> {
     builder.with_client_auth_cert(chain, key).map_err(|error| {
         wrong(format!("{} and {} do not belong together: {error}", named(&host.cert), named(&host.key)))
     })
+}
+
+impl Address {
+    /// Settings of TLS that a connection would use, the environment's among them; nothing for an address without TLS.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or is not what it should be.
+    pub fn check_tls(&self) -> io::Result<Option<TlsHost>> {
+        let host = match self {
+            Self::TcpTls(host) => host.with_environment(),
+            #[cfg(feature = "grpc")]
+            Self::Grpcs(host) => host.with_environment(),
+            _ => return Ok(None),
+        };
+        made(&host, &Files::read(&host)?)?;
+        Ok(Some(host))
+    }
 }
 
 /// A session with a daemon, and its socket.
@@ -216,7 +233,8 @@ fn said(error: &io::Error, name: &str) -> io::Error {
         return io::Error::new(error.kind(), format!("the handshake of TLS came to nothing: {error}"));
     };
     let text = match inner {
-        Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+        // The signature is bad where another authority has the same name.
+        Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
             "no authority that is trusted here (ca) has issued the daemon's certificate".to_owned()
         }
         Error::InvalidCertificate(

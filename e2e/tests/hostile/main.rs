@@ -6,6 +6,9 @@
 //! was acknowledged to it is there at the end. The heavy cases are called by `cargo xtask ci hostile`.
 #![expect(clippy::print_stdout, reason = "the figures are the result, and wanted with --nocapture")]
 
+#[path = "../tls/certs.rs"]
+#[expect(dead_code, reason = "the tests of TLS use the rest")]
+mod certs;
 mod http2;
 mod lengths;
 mod many_connections;
@@ -14,6 +17,7 @@ mod otlp;
 mod slow;
 mod streams;
 mod syslog;
+mod tls;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;

@@ -17,9 +17,9 @@ const CONNECTION_BYTES_MAX: u64 = 64 << 10;
 /// `[limits] max_inflight_bytes` of a daemon without another setting: requests that are put together have as much.
 const ASSEMBLY_BYTES: u64 = 16 << 20;
 /// Bodies inflated at once, each within its share; the tables of its decoder are beside it.
-const TRANSFORMS: u64 = 2 * (1 << 20);
+pub(super) const TRANSFORMS: u64 = 2 * (1 << 20);
 /// `[limits] max_message_bytes`: one request may have more than all shares.
-const MESSAGE_BYTES_MAX: u64 = 20 << 20;
+pub(super) const MESSAGE_BYTES_MAX: u64 = 20 << 20;
 
 fn connect(address: SocketAddr) -> TcpStream {
     let come = || TcpStream::connect(address).expect("a daemon");
@@ -29,13 +29,13 @@ fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-fn head(headers: &str) -> Vec<u8> {
+pub(super) fn head(headers: &str) -> Vec<u8> {
     format!("POST /v1/logs HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-protobuf\r\n{headers}\r\n\r\n")
         .into_bytes()
 }
 
 /// Status of an answer; nothing where the connection has ended.
-fn status(stream: &mut TcpStream) -> Option<u16> {
+pub(super) fn status(stream: &mut impl Read) -> Option<u16> {
     let mut first = [0; 12];
     stream.read_exact(&mut first).ok()?;
     std::str::from_utf8(&first[9..]).ok()?.parse().ok()
@@ -71,6 +71,14 @@ fn half_bodies_of_two_hundred() {
     half_bodies(200);
 }
 
+/// Bodies that stand for 64 MiB, and their encodings.
+pub(super) fn bombs() -> [(&'static str, Vec<u8>); 2] {
+    let zeroes = vec![0; 64 << 20];
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    encoder.write_all(&zeroes).expect("memory");
+    [("gzip", encoder.finish().expect("memory")), ("zstd", zstd::bulk::compress(&zeroes, 1).expect("memory"))]
+}
+
 /// Each request is answered that it is too long, or that there is no room now.
 #[test]
 fn bombs_on_many_connections() {
@@ -78,14 +86,7 @@ fn bombs_on_many_connections() {
     const BOMBS: usize = 6;
     let daemon = Setup::new().start();
     let (address, pages) = (daemon.port("grpc"), daemon.port("metrics"));
-    let zeroes = vec![0; 64 << 20];
-    let gzip = {
-        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
-        encoder.write_all(&zeroes).expect("memory");
-        encoder.finish().expect("memory")
-    };
-    let bombs = [("gzip", gzip), ("zstd", zstd::bulk::compress(&zeroes, 1).expect("memory"))];
-    drop(zeroes);
+    let bombs = bombs();
     let bound = CONNECTIONS as u64 * CONNECTION_BYTES_MAX + ASSEMBLY_BYTES + MESSAGE_BYTES_MAX + TRANSFORMS;
     attack("bombs", &daemon, bound, || {
         thread::scope(|scope| {

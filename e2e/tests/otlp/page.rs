@@ -94,16 +94,7 @@ fn the_listeners_of_the_page() {
 }
 
 /// A program whose SDK is set up by variables alone.
-const BY_VARIABLES: &str = "\
-import logging
-from opentelemetry._logs import get_logger_provider
-from opentelemetry.instrumentation.logging.handler import LoggingHandler
-from opentelemetry.sdk._configuration import _OTelSDKConfigurator
-_OTelSDKConfigurator().configure()
-logging.getLogger().addHandler(LoggingHandler(logger_provider=get_logger_provider()))
-logging.error('by variables')
-get_logger_provider().shutdown()
-";
+const BY_VARIABLES: &str = include_str!("../../otlp/python/by_variables.py");
 
 #[test]
 #[ignore = "cargo xtask ci otlp"]

@@ -6,9 +6,13 @@
 //! `CLAD_RELAY` is the program. `CLAD_JOURNALD_PROGRAMS` is the folder with systemd's, unpacked; `CLAD_RELAY_KILLS` and
 //! `CLAD_RELAY_ENTRIES` set the kills, and the entries of the journal.
 
+#[path = "../tls/certs.rs"]
+#[expect(dead_code, reason = "the tests of TLS use the rest")]
+mod certs;
 mod files;
 mod journal;
 mod rotation;
+mod tls;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

@@ -5,10 +5,14 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use clad_e2e::{Setup, tool};
+use clad_e2e::{Daemon, Setup, tool};
 use nix::sys::signal::Signal;
 
 use super::Host;
+use super::certs::{Authority, Files};
+
+/// Blocks of the page.
+const BLOCKS: usize = 6;
 
 fn blocks() -> Vec<String> {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/TLS.md");
@@ -24,30 +28,108 @@ fn sh(script: &str, folder: &Path) -> String {
     said
 }
 
+/// The one block with these words.
+fn block(word: &str) -> String {
+    let blocks = blocks();
+    assert_eq!(blocks.len(), BLOCKS, "one that is added has a test: {blocks:#?}");
+    blocks.into_iter().find(|block| block.contains(word)).unwrap_or_else(|| panic!("no block with {word}"))
+}
+
+/// The daemon of the page, with what its commands make in a folder. Ports and paths are this machine's.
+fn daemon_of_the_page(folder: &Path) -> Daemon {
+    for word in ["req -x509", "server.csr", "client.csr"] {
+        sh(&block(word), folder);
+    }
+    // As Python from 3.13 on looks at them.
+    sh("openssl verify -x509_strict -CAfile ca.crt server.crt client.crt", folder);
+    let setup = Setup::new().unset("ingest.tcp.listen").unset("ingest.grpc.listen");
+    let config = block("[tls]").replace("/etc/clad/tls", &folder.display().to_string());
+    let config = config.replace("0.0.0.0:7440", "127.0.0.1:0").replace("0.0.0.0:7441", "127.0.0.1:0");
+    fs::write(setup.config(), config.replace("0.0.0.0:6514", "127.0.0.1:0")).expect("written");
+    setup.start()
+}
+
+/// Body, name and transport of each record.
+fn stored(daemon: &Daemon) -> Vec<[Option<String>; 3]> {
+    let output = tool::clactl_ends(0, &["query", "--server", &daemon.address("unix"), "-o", "json"], b"").stdout;
+    let one = |line: &str| {
+        let record = clad_e2e::json(line.as_bytes());
+        let (meta, text) = (&record["peer_meta"], |value: &clad_e2e::Json| value.as_str().map(str::to_owned));
+        [text(&record["body"]), text(&meta["identity"]), text(&meta["transport"])]
+    };
+    String::from_utf8(output).expect("text").lines().map(one).collect()
+}
+
+fn record(body: &str, name: &str, transport: &str) -> [Option<String>; 3] {
+    [body, name, transport].map(|text| Some(text.to_owned()))
+}
+
 /// Each block, as it stands there but for ports, paths and the name of the host, which is none of this machine's.
 #[test]
 #[ignore = "cargo xtask ci tls"]
 fn the_blocks_of_the_page() {
     let folder = tempfile::tempdir().expect("a folder");
-    let blocks = blocks();
-    let block =
-        |word: &str| blocks.iter().find(|block| block.contains(word)).unwrap_or_else(|| panic!("no block with {word}"));
-    for word in ["req -x509", "server.csr", "client.csr"] {
-        sh(block(word), folder.path());
-    }
-    let setup = Setup::new().unset("ingest.tcp.listen").unset("ingest.grpc.listen");
-    let config = block("[tls]").replace("/etc/clad/tls", &folder.path().display().to_string());
-    let config = config.replace("0.0.0.0:7440", "127.0.0.1:0").replace("0.0.0.0:7441", "127.0.0.1:0");
-    fs::write(setup.config(), config.replace("0.0.0.0:6514", "127.0.0.1:0")).expect("written");
-    let daemon = setup.start();
+    let daemon = daemon_of_the_page(folder.path());
     let at = format!("tcp+tls://{}?server_name=logs.example&", daemon.port("tcp"));
     let call = block("clactl append").replace("tcp+tls://logs.example?", &at);
     let clactl = clad_e2e::binary("clactl").display().to_string();
     sh(&call.replace("clactl", &clactl), folder.path());
-    let stored = format!("{clactl} query --server unix://{} -o json", daemon.socket().display());
-    let record = clad_e2e::json(sh(&stored, folder.path()).as_bytes());
-    assert_eq!(record["body"], "it is safe");
-    assert_eq!(record["peer_meta"]["identity"], "spiffe://prod/billing");
+    assert_eq!(stored(&daemon), [record("it is safe", "spiffe://prod/billing", "tcp")]);
+}
+
+/// The SDK of Python by the variables of the page, over both protocols. `logs.example` is this host in a namespace of its own.
+#[test]
+#[ignore = "cargo xtask ci tls"]
+fn the_exporter_of_the_page() {
+    let python = std::env::var("CLAD_OTLP_PYTHON").expect("cargo xtask ci tls names it");
+    let folder = tempfile::tempdir().expect("a folder");
+    let daemon = daemon_of_the_page(folder.path());
+    fs::write(folder.path().join("hosts"), "127.0.0.1 localhost logs.example\n").expect("written");
+    let program = concat!(env!("CARGO_MANIFEST_DIR"), "/otlp/python/by_variables.py");
+    let grpc = block("OTEL_").replace(":7441", &format!(":{}", daemon.port("grpc").port()));
+    let http = grpc
+        .replace(" OTEL_EXPORTER_OTLP_LOGS_PROTOCOL=grpc", "/v1/logs OTEL_EXPORTER_OTLP_LOGS_PROTOCOL=http/protobuf");
+    for variables in [grpc, http] {
+        let script = format!("mount --bind hosts /etc/hosts\n{variables}\nexec \"$0\" -B \"$1\"");
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-ec", &script, &python, program]).current_dir(folder.path());
+        // Both go before what the page names, over HTTP.
+        command.env_remove("REQUESTS_CA_BUNDLE").env_remove("CURL_CA_BUNDLE");
+        // Python's SDK exports nothing by itself; the others' default is this.
+        let output = tool::run(command.env("OTEL_LOGS_EXPORTER", "otlp"), b"");
+        assert!(output.status.success(), "{script}: {output:?}");
+    }
+    let wanted = ["otlp_grpc", "otlp_http"].map(|way| record("by variables", "spiffe://prod/billing", way));
+    assert_eq!(stored(&daemon), wanted, "{}", daemon.said());
+}
+
+#[test]
+#[ignore = "cargo xtask ci tls"]
+fn grpcurl_exports_by_its_certificate_alone() {
+    const BODY: &str = r#"{"resourceLogs":[{"scopeLogs":[{"logRecords":[{"body":{"stringValue":"by grpcurl"}}]}]}]}"#;
+    let host = Host::start_with(&[("tls.require_client_cert", "true")]);
+    let client = host.client("grpcurl", &host.authority.client("spiffe://prod/grpcurl"));
+    let other = Authority::new("another");
+    let stranger = host.client("stranger", &other.client("spiffe://prod/grpcurl"));
+    let other_ca = host.folder.path().join("other.crt");
+    fs::write(&other_ca, other.pem()).expect("written");
+    let export = |ca: &Path, files: Option<&Files>| {
+        let mut command = Command::new(std::env::var("CLAD_OTLP_GRPCURL").expect("cargo xtask ci tls names it"));
+        command.args(["-max-time", "20", "-connect-timeout", "5", "-cacert"]).arg(ca);
+        if let Some(files) = files {
+            command.arg("-cert").arg(&files.cert).arg("-key").arg(&files.key);
+        }
+        command.args(["-H", "clad-ack: durable", "-d", BODY, &host.daemon.port("grpc").to_string()]);
+        tool::run(command.arg("opentelemetry.proto.collector.logs.v1.LogsService/Export"), b"")
+    };
+    for (ca, files) in [(&host.ca, None), (&host.ca, Some(&stranger)), (&other_ca, Some(&client))] {
+        let output = export(ca, files);
+        assert!(!output.status.success(), "{files:?} with {}: {output:?}", ca.display());
+    }
+    assert_eq!(stored(&host.daemon), [] as [[Option<String>; 3]; 0]);
+    let output = export(&host.ca, Some(&client));
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(stored(&host.daemon), [record("by grpcurl", "spiffe://prod/grpcurl", "otlp_grpc")]);
 }
 
 /// Each version by openssl; old ones are refused.

@@ -16,6 +16,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         ("half frames, and clients that never read", "slow::"),
         ("gRPC: messages that begin and never end", "messages::"),
         ("gRPC: metadata, reset storms, streams, windows, answers that nobody reads", "streams::"),
+        ("TLS: half-open handshakes, half records, noise, bombs, clients that never read", "tls::"),
     ] {
         run.case(name, || {
             let mut command = Command::new(&binary);

@@ -124,6 +124,16 @@ fn passes(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// The interpreter that has Python's SDK.
+pub(super) fn python_with_sdk(root: &Path) -> Result<String> {
+    let call = python(&Folders::new(root)?)?;
+    Ok(call.split(' ').next().unwrap_or_default().to_owned())
+}
+
+pub(super) fn grpcurl(root: &Path) -> Result<String> {
+    Ok(Folders::new(root)?.go_install(GRPCURL)?.display().to_string())
+}
+
 /// Where the agents' sources are, and where they are built.
 struct Folders {
     root: PathBuf,

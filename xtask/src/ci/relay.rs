@@ -19,7 +19,7 @@ const ENTRIES_PER_KILL: u64 = 500;
 const PACKAGES: [&str; 5] =
     ["systemd-journal-remote", "libmicrohttpd12", "libcurl4", "libcurl3-gnutls", "libsystemd-shared"];
 
-const CASES: [(&str, &str, &str); 18] = [
+const CASES: [(&str, &str, &str); 19] = [
     ("relay", "lines become records", "files::lines_are_records_with_the_bytes_that_they_have"),
     ("relay", "records of several lines", "files::a_record_of_several_lines_is_one"),
     ("relay", "files from now on", "files::a_relay_that_begins_now_leaves_what_is_old_and_nothing_behind_it"),
@@ -32,6 +32,11 @@ const CASES: [(&str, &str, &str); 18] = [
     ),
     ("relay", "one process, and wrong files", "files::one_process_runs_a_relay_and_a_wrong_file_is_refused_in_words"),
     ("relay", "a name of another source", "files::a_name_that_has_stored_one_source_is_refused_for_the_other"),
+    (
+        "relay",
+        "within TLS, by the name of its certificate",
+        "tls::lines_come_within_tls_once_over_kills_and_a_renewed_certificate",
+    ),
     ("relay", "an outage in flat memory", "files::an_outage_is_waited_out_with_flat_memory"),
     ("relay", "rotation by renames", "rotation::every_line_comes_once_and_in_order_over_renames_and_kills"),
     (

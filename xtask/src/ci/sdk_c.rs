@@ -37,12 +37,16 @@ const DAYS_UNDER_VALGRIND: [&str; 3] = [
     "each_rule_for_a_lack_of_room_drops_what_it_says",
 ];
 
+/// The test of TLS: valgrind takes a tag that ring's assembly makes for uninitialised.
+const WITHIN_TLS: &str = "a_record_comes_within_tls_by_the_name_of_its_sender";
+
 pub(super) fn run(run: &mut Run) -> Result<()> {
     let kills = chaos::kills(run)?;
     need("cc", &["gcc", "libc6-dev"])?;
     need("c++", &["g++"])?;
     need("nm", &["binutils"])?;
     need("mkfs.ext4", &["e2fsprogs"])?;
+    need("openssl", &["openssl"])?;
     need("pkg-config", &["pkg-config"])?;
     need("valgrind", &["valgrind", "libc6-dbg"])?;
     let place = Place::new(&run.root)?;
@@ -81,6 +85,9 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
             let mut command = Command::new("valgrind");
             command.args(["--quiet", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite"]);
             command.args(["--show-leak-kinds=definite", "--num-callers=30"]);
+            if test == WITHIN_TLS {
+                command.arg("--undef-value-errors=no");
+            }
             place.run(command.arg(place.programs.join(program)).arg(&test), &place.prefix).map(drop)
         });
     }
@@ -121,6 +128,7 @@ impl Place {
             std::fs::create_dir_all(folder)?;
         }
         let daemon = build(root, "clad")?;
+        build(root, "clactl")?; // beside it
         let built = c_library::build(root, &target(root), "dev")?;
         c_library::install(root, &built, &prefix)?;
         Ok(Self { root: root.to_owned(), sources: root.join(SOURCES), prefix, programs, daemon, data })

@@ -58,7 +58,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     });
     run.case(&examples::name(examples::GO_SERVICE), || service(&root));
     for fault in FAULTS {
-        run.case(&format!("a wrong version is caught: {}", fault.wrong), || is_caught(&root, fault));
+        run.case(&format!("a wrong version is caught: {}", fault.wrong), || is_caught(&root, &daemon, &folder, fault));
     }
     let agent = folder.join("agent");
     // A race ends the agent at once, so that a kill does not hide it.
@@ -190,10 +190,31 @@ const FAULTS: &[Fault] = &[
         to: "e.sentLevel = min(e.level, l.highest)\n",
         caught_by: "TestConversations",
     },
+    Fault {
+        wrong: "the daemon's certificate is not checked",
+        file: "tls.go",
+        from: "RootCAs: roots,",
+        to: "InsecureSkipVerify: true,",
+        caught_by: "TestWhoIsNotTrustedHearsWhy",
+    },
+    Fault {
+        wrong: "a session goes on though its files have changed",
+        file: "tls.go",
+        from: "h.read.equal(files)",
+        to: "true",
+        caught_by: "TestAReconnectResumesItsSession",
+    },
+    Fault {
+        wrong: "the end of a session is waited for",
+        file: "tls.go",
+        from: "return c.NetConn().Close()",
+        to: "return c.Conn.Close()",
+        caught_by: "TestTheEndOfASessionIsNotWaitedFor",
+    },
 ];
 
 /// Runs the tests of a wrong version: the right one passes, so the failure is the fault's.
-fn is_caught(root: &Path, fault: &Fault) -> Result<()> {
+fn is_caught(root: &Path, daemon: &Path, data: &Path, fault: &Fault) -> Result<()> {
     let folder = target(root).join("tmp").join("sdk-go-fault");
     if folder.exists() {
         std::fs::remove_dir_all(&folder)?;
@@ -207,6 +228,7 @@ fn is_caught(root: &Path, fault: &Fault) -> Result<()> {
     std::fs::write(&path, text.replace(fault.from, fault.to))?;
     let mut command = go(root, "go");
     command.current_dir(&wrong).args(["test", "-count=1", "-timeout", "60s", "-run", fault.caught_by, "."]);
+    command.env("CLAD_BIN", daemon).env("CLAD_TEST_DIR", data);
     // From the seeds that were seen to catch it.
     let ended = command.env("CLAD_VECTORS", root.join("vectors")).env_remove("CLAD_SEED").output()?;
     let said = String::from_utf8_lossy(&ended.stdout).into_owned();

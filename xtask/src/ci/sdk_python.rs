@@ -42,6 +42,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     need("cc", &["gcc", "libc6-dev"])?;
     need("mkfs.ext4", &["e2fsprogs"])?;
     need("curl", &["curl"])?;
+    need("openssl", &["openssl"])?;
     let python = Python::new(&run.root, daemon)?;
     run.case("the extension is formatted and has no lints", || python.check_extension());
     run.case(WHEEL, || python.install());

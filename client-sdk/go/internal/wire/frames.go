@@ -46,12 +46,14 @@ const (
 	SecretBytesMax     = 32
 	NestingMax         = 30
 	recordsFixedBytes  = 68
-	peerMetaBytesMax   = 256
+	peerMetaBytesMax   = 1024
+	peerMetaBytesTag   = 32 // the first with bytes
 	earlierEpochsMax   = 32
 	errorTextBytesMax  = 1024
 	recordsOverheadMax = recordsFixedBytes + peerMetaBytesMax + 4
 	magic              = 0xC1
-	Version            = 1
+	VersionMin         = 1
+	Version            = 2
 	AppendPrefixBytes  = HeaderBytes + AppendHeadBytes
 	DefaultRecordBytes = 2 << 20
 	DefaultAppendBytes = 4 << 20
@@ -491,10 +493,11 @@ func (q Read) Put(b []byte) []byte {
 	return PutControl(b, TRead, q.RequestID, body)
 }
 
-// PeerMeta is a number that the daemon saw of a sender, under its tag.
+// PeerMeta is what the daemon saw of a sender, under its tag: a number, or bytes from tag 32 on.
 type PeerMeta struct {
 	Tag   uint8
 	Value uint64
+	Bytes []byte
 }
 
 // Records is an append as a reader gets it.
@@ -531,12 +534,17 @@ func ParseRecords(body []byte) (*Records, error) {
 		return nil, ErrChecksum
 	}
 	for last := uint8(0); len(meta.Rest) > 0 && meta.Err == nil; {
-		tag, value := meta.U8(), meta.Uvarint()
-		if tag <= last {
+		m := PeerMeta{Tag: meta.U8()}
+		if m.Tag >= peerMetaBytesTag {
+			m.Bytes = meta.Delimited()
+		} else {
+			m.Value = meta.Uvarint()
+		}
+		if m.Tag <= last {
 			meta.Fail(ErrFields)
 		}
-		last = tag
-		f.Meta = append(f.Meta, PeerMeta{Tag: tag, Value: value})
+		last = m.Tag
+		f.Meta = append(f.Meta, m)
 	}
 	if meta.Err != nil {
 		return nil, meta.Err

@@ -173,7 +173,11 @@ func (f *Records) Put(b []byte, id uint32) []byte {
 	body = le.AppendUint32(le.AppendUint32(body, f.Skip), f.Take)
 	var meta []byte
 	for _, m := range f.Meta {
-		meta = PutUvarint(append(meta, m.Tag), m.Value)
+		if m.Tag >= peerMetaBytesTag {
+			meta = append(PutUvarint(append(meta, m.Tag), uint64(len(m.Bytes))), m.Bytes...)
+		} else {
+			meta = PutUvarint(append(meta, m.Tag), m.Value)
+		}
 	}
 	body = append(le.AppendUint16(body, uint16(len(meta))), 0, 0)
 	body = append(body, meta...)
