@@ -28,6 +28,8 @@ mod systemd;
 mod tally;
 mod tls;
 mod user;
+#[cfg(test)]
+mod whole_run;
 mod wrong;
 
 use std::path::{Path, PathBuf};
