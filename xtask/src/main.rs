@@ -107,7 +107,7 @@ mod tests {
     fn what_cargo_says_of_this_package_is_not_passed_on() {
         let mut command = Command::new("cargo");
         assert!(!remove_package_variables(&mut command, [("CARGO_TARGET_DIR".into(), "elsewhere".into())].into_iter()));
-        assert!(remove_package_variables(&mut command, std::env::vars_os()), "a test has such variables");
+        assert!(remove_package_variables(&mut command, [("CARGO_PKG_NAME".into(), "xtask".into())].into_iter()));
         assert!(command.get_envs().any(|(name, value)| name == "CARGO_PKG_NAME" && value.is_none()));
     }
 }
