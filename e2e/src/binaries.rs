@@ -4,6 +4,7 @@
 //! minutes, where something was changed, or another cargo has the folder: cargo says so itself, past the test runner. With
 //! `CLAD_E2E_BIN=FOLDER` the binaries in that folder are tested instead (an installed package, say).
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -39,12 +40,37 @@ fn build() -> PathBuf {
     };
     let target = folder.parent().expect("the target folder");
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
+    let mut command = cargo(std::env::vars_os());
     // Of the whole workspace, so that crates have the features with which `cargo test --workspace` has built them.
     command.current_dir(root).args(["build", "--workspace", "--bin", "clad", "--bin", "clactl", "--profile", profile]);
     command.arg("--target-dir").arg(target);
     let ended = command.stdin(Stdio::null()).status().expect("cargo runs");
     assert!(ended.success(), "{command:?}: {ended}");
     folder
+}
+
+/// Cargo, without the variables that a cargo has set for this test: build scripts look at some, and with others set `ring`,
+/// and all that stands on it, would be built again.
+fn cargo(variables: impl Iterator<Item = (OsString, OsString)>) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    for (name, _) in variables {
+        let is_of_a_package =
+            |name: &str| ["CARGO_PKG_", "CARGO_MANIFEST_", "OUT_DIR"].iter().any(|start| name.starts_with(start));
+        if name.to_str().is_some_and(is_of_a_package) {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cargo;
+
+    #[test]
+    fn what_cargo_says_of_this_package_is_not_passed_on() {
+        let variables = [("CARGO_PKG_NAME".into(), "clad-e2e".into()), ("CARGO_TARGET_DIR".into(), "elsewhere".into())];
+        let command = cargo(variables.into_iter());
+        assert_eq!(command.get_envs().collect::<Vec<_>>(), [("CARGO_PKG_NAME".as_ref(), None)]);
+    }
 }

@@ -13,14 +13,14 @@ use anyhow::{Context, Result, ensure};
 /// Where the library's sources are.
 pub(crate) const SOURCES: &str = "client-sdk/c";
 
-/// Builds the library and answers the folder in which it is.
-pub(crate) fn build(workspace: &Path, target: &Path, profile: &str) -> Result<PathBuf> {
+/// Builds the library below a folder and answers where it is; what it is built of lies in `target`.
+pub(crate) fn build(workspace: &Path, target: &Path, folder: &Path, profile: &str) -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.current_dir(workspace).env("CARGO_TARGET_DIR", target);
+    command.current_dir(workspace).env("CARGO_BUILD_BUILD_DIR", target).env("CARGO_TARGET_DIR", folder);
     command.args(["build", "--quiet", "--package", "clad-c", "--profile", profile]);
     ensure!(command.status()?.success(), "the library for C was not built");
-    Ok(target.join(if profile == "dev" { "debug" } else { profile }))
+    Ok(folder.join(if profile == "dev" { "debug" } else { profile }))
 }
 
 /// Lays out what was built below a folder: `lib/`, `include/`, `lib/pkgconfig/`.

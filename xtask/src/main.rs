@@ -8,8 +8,11 @@ mod mixin;
 mod package;
 mod tidy;
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -50,10 +53,28 @@ enum Suite {
 }
 
 fn main() -> ExitCode {
+    // Run by cargo, it begins again without what cargo has said of this package, which every cargo of a suite would get.
+    let mut again = Command::new(std::env::current_exe().unwrap_or_default());
+    if remove_package_variables(&mut again, std::env::vars_os()) {
+        eprintln!("xtask: {}", again.args(std::env::args_os().skip(1)).exec());
+        return ExitCode::from(2);
+    }
     execute(Task::parse()).unwrap_or_else(|error| {
         eprintln!("xtask: {error:#}");
         ExitCode::from(2)
     })
+}
+
+/// Removes the variables that cargo sets for what it runs, and returns true if there were some. Build scripts look at them:
+/// with others set, `ring` and all that stands on it would be built again.
+fn remove_package_variables(command: &mut Command, variables: impl Iterator<Item = (OsString, OsString)>) -> bool {
+    let is_of_a_package = |name: &OsString| {
+        ["CARGO_PKG_", "CARGO_MANIFEST_", "OUT_DIR"].iter().any(|start| name.as_bytes().starts_with(start.as_bytes()))
+    };
+    for (name, _) in variables.filter(|(name, _)| is_of_a_package(name)) {
+        command.env_remove(name);
+    }
+    command.get_envs().next().is_some()
 }
 
 fn execute(task: Task) -> Result<ExitCode> {
@@ -76,4 +97,17 @@ fn execute(task: Task) -> Result<ExitCode> {
 fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cargo_says_of_this_package_is_not_passed_on() {
+        let mut command = Command::new("cargo");
+        assert!(!remove_package_variables(&mut command, [("CARGO_TARGET_DIR".into(), "elsewhere".into())].into_iter()));
+        assert!(remove_package_variables(&mut command, [("CARGO_PKG_NAME".into(), "xtask".into())].into_iter()));
+        assert!(command.get_envs().any(|(name, value)| name == "CARGO_PKG_NAME" && value.is_none()));
+    }
 }

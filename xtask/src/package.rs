@@ -281,7 +281,7 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<PathBuf> {
         && kind == "c"
     {
         let prefix = std::path::absolute(folder)?;
-        let built = c_library::build(root, &crate::ci::target(root), "shipped")?;
+        let built = c_library::build(root, &crate::ci::target(root), &crate::ci::target(root), "shipped")?;
         c_library::install(root, &built, &prefix)?;
         return Ok(prefix);
     }

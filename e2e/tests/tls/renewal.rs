@@ -77,9 +77,9 @@ fn files_that_are_not_sound_leave_the_old_in_force() {
         append(&address, words).expect("the old one is in force");
     }
     // What is there now is refused at a look too, and said once.
-    wait("the look", || host.daemon.metric("clad_tls_reload_failed") == 1.0);
-    let page = clad_e2e::web::page(host.daemon.port("metrics"), "/healthz").1;
-    assert!(page.contains("others can get at it"), "{page}");
+    let page = || clad_e2e::web::page(host.daemon.port("metrics"), "/healthz").1;
+    wait("the look", || page().contains("others can get at it"));
+    assert_eq!(host.daemon.metric("clad_tls_reload_failed"), 1.0);
     good.put(host.folder.path(), "server");
     wait("the mended files", || host.daemon.metric("clad_tls_reload_failed") == 0.0);
     assert_eq!(served(&address).len(), 7);

@@ -57,6 +57,7 @@ fn hup_reloads_all_or_nothing() {
     daemon.wait_said("log.levle");
     // What may change does, while records come in.
     append_numbers(&daemon, 0..5);
+    daemon.wait_until("its end", |status| status.connections.get("unix").is_none_or(|&open| open == 0));
     let most = max_connections_for(20);
     fs::write(&config, format!("[log]\nlevel = \"debug\"\n[limits]\nmax_connections = {most}\n")).expect("written");
     daemon.signal(Signal::SIGHUP);

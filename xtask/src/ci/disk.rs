@@ -270,7 +270,8 @@ pub(super) fn passes(command: &mut Command) -> Result<()> {
 /// A clock that can be set, and a daemon that looks at it.
 pub(super) struct Faketime {
     shim: PathBuf,
-    binaries: tempfile::TempDir,
+    /// A folder.
+    binaries: PathBuf,
 }
 
 /// Installs the library, and builds a daemon that reads its clocks where the library is asked.
@@ -278,21 +279,16 @@ pub(super) fn faketime(root: &Path) -> Result<Faketime> {
     need("faketime", &["faketime"])?;
     let found = output(Command::new("find").args(["/usr/lib", "-name", "libfaketime.so.1"]))?;
     let shim = found.lines().next().map(PathBuf::from).context("libfaketime.so.1 is not in /usr/lib")?;
-    let binaries = tempfile::Builder::new().prefix("clad-faketime-").tempdir().context("no temporary folder")?;
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut build = Command::new(cargo);
-    build.current_dir(root).args(["build", "--quiet", "--features", "clad-e2e/libc-clock"]);
-    output(build.args(["--workspace", "--bin", "clad", "--bin", "clactl"]))?;
-    let built = super::target(root).join("debug");
-    for name in ["clad", "clactl"] {
-        fs::copy(built.join(name), binaries.path().join(name)).with_context(|| format!("{name} was not built"))?;
-    }
-    Ok(Faketime { shim, binaries })
+    let folder = super::target(root).join("libc-clock");
+    let mut build = super::sim::cargo(root);
+    build.args(["build", "--quiet", "--features", "clad-e2e/libc-clock"]);
+    output(super::set_apart(&mut build, root, &folder).args(["--workspace", "--bin", "clad", "--bin", "clactl"]))?;
+    Ok(Faketime { shim, binaries: folder.join("debug") })
 }
 
 impl Faketime {
     pub(super) fn over<'a>(&self, command: &'a mut Command) -> &'a mut Command {
-        command.env("CLAD_E2E_FAKETIME", &self.shim).env("CLAD_E2E_BIN", self.binaries.path())
+        command.env("CLAD_E2E_FAKETIME", &self.shim).env("CLAD_E2E_BIN", &self.binaries)
     }
 }
 

@@ -28,6 +28,8 @@ mod systemd;
 mod tally;
 mod tls;
 mod user;
+#[cfg(test)]
+mod whole_run;
 mod wrong;
 
 use std::path::{Path, PathBuf};
@@ -239,15 +241,17 @@ fn need_what(what: &str, packages: &[&str], is_here: impl Fn() -> bool) -> Resul
         return Ok(());
     }
     println!("  {what} is missing: installing {}", packages.join(" "));
-    let apt = || {
-        let mut apt = Command::new("apt-get");
-        apt.env("DEBIAN_FRONTEND", "noninteractive");
-        apt
-    };
     output(apt().args(["update", "--quiet"]))?;
     output(apt().args(["install", "--yes", "--quiet", "--no-install-recommends"]).args(packages))?;
     ensure!(is_here(), "{what} is still missing");
     Ok(())
+}
+
+/// Debian's installer. Two suites may need something at once, and not each lock of its own waits: the folder is locked.
+fn apt() -> Command {
+    let mut apt = Command::new("flock");
+    apt.args(["/var/lib/apt", "apt-get"]).env("DEBIAN_FRONTEND", "noninteractive");
+    apt
 }
 
 /// Unpacks Debian packages below the build folder, without installing them; nothing to do where these programs are there.
@@ -258,7 +262,7 @@ fn unpacked(root: &Path, name: &str, packages: &[&str], programs: &[&str]) -> Re
         return Ok(tree);
     }
     std::fs::create_dir_all(&downloads).with_context(|| format!("no folder {}", downloads.display()))?;
-    let apt = |words: &[&str]| output(Command::new("apt-get").current_dir(&downloads).args(words)).map(drop);
+    let apt = |words: &[&str]| output(apt().current_dir(&downloads).args(words)).map(drop);
     apt(&["update", "--quiet"])?;
     apt(&[&["download", "--quiet"], packages].concat())?;
     for package in std::fs::read_dir(&downloads)? {
@@ -275,6 +279,12 @@ fn build(root: &Path, name: &str) -> Result<PathBuf> {
     let binary = target(root).join("debug").join(name);
     ensure!(binary.is_file(), "{} was not built", binary.display());
     Ok(binary)
+}
+
+/// Makes cargo leave programs of another kind in a folder of their own, so that nobody takes them for the plain ones. What
+/// both have in common is built once.
+fn set_apart<'a>(cargo: &'a mut Command, root: &Path, folder: &Path) -> &'a mut Command {
+    cargo.env("CARGO_BUILD_BUILD_DIR", target(root)).env("CARGO_TARGET_DIR", folder)
 }
 
 /// Where cargo builds.

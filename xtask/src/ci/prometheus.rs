@@ -15,7 +15,7 @@ use std::thread;
 use anyhow::{Context, Result, ensure};
 
 use super::disk::{EXT4, Kind, WRITE_BACK, built_tests, call, faketime, is_root, on, passes};
-use super::{Run, has, need, output, target};
+use super::{Run, apt, has, need, output, target};
 use crate::mixin;
 
 /// A case: what is shown, the test that shows it, and what that wants for itself.
@@ -91,7 +91,6 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         let tests = mixin::folder(&root).join("tests/alerts.yaml");
         output(Command::new(&programs.promtool).args(["test", "rules"]).arg(tests)).map(drop)
     });
-    // Before the tests: the daemon that it builds lies where they build theirs.
     let faketime = faketime(&root)?;
     let tests = built_tests(&root, "prometheus")?;
     let relay = super::relay::built(&root)?;
@@ -167,10 +166,10 @@ impl Programs {
 
 fn unpack(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let download = || output(Command::new("apt-get").current_dir(folder).args(["download", "--quiet", "prometheus"]));
+    let download = || output(apt().current_dir(folder).args(["download", "--quiet", "prometheus"]));
     if download().is_err() {
         // The lists of packages may be missing, or name a version that is gone.
-        output(Command::new("apt-get").args(["update", "--quiet"]))?;
+        output(apt().args(["update", "--quiet"]))?;
         download()?;
     }
     let packages = fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path()));

@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::{Run, output};
+use super::{Run, output, target};
 
 /// `cargo xtask ci rings 1000000`: so many histories of hostile clients.
 pub(super) fn run(run: &mut Run) -> Result<()> {
@@ -20,9 +20,9 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         cargo.args(args).args(["--package", "clad-shm"]);
         cargo
     };
-    let e2e = |features: &[&str]| {
+    let e2e = |test: &[&str]| {
         let mut cargo = super::sim::cargo(&root);
-        cargo.args(["test", "--workspace", "--test", "rings"]).args(features);
+        cargo.args(["test", "--workspace", "--test", "rings"]).args(test);
         cargo
     };
     run.case("a release build with stop points does not compile", || {
@@ -35,12 +35,11 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         passed(&mut cargo(&["test", "--features", "stop-points", "--test", "stop_points"]), 2)
     });
     run.case("a thread that stops in the middle of a push holds up nobody of its process", || {
-        let mut command = e2e(&["--features", "clad-e2e/stop-points"]);
-        passed(command.args(["--", "a_thread_that_stops"]), 1)
+        let mut command = e2e(&["--features", "clad-e2e/stop-points", "--", "a_thread_that_stops"]);
+        passed(super::set_apart(&mut command, &root, &target(&root).join("stop-points")), 1)
     });
     run.case("a process with another clock (a time namespace) logs as any other", || {
-        let mut command = e2e(&[]);
-        passed(command.args(["--", "--ignored", "a_process_with_another_clock"]), 1)
+        passed(&mut e2e(&["--", "--ignored", "a_process_with_another_clock"]), 1)
     });
     run.case(
         "load by rings in turn with load by a socket: each acked record is in the log once, at its offset",
@@ -62,7 +61,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
                     "json",
                 ]);
                 clactl.args(["--duration", "0.5", "--connections", "4", "--in-flight", "16", "--ack", "written"]);
-                clactl.args(["--records-per-append", records, "--dir"]).arg(root.join("target"));
+                clactl.args(["--records-per-append", records, "--dir"]).arg(target(&root));
                 let said = output(&mut clactl)?;
                 let report: Value = serde_json::from_str(&said).with_context(|| said.clone())?;
                 ensure!(report["acked"].as_u64() > Some(0) && report["verified"] == report["acked"], "{said}");

@@ -1,5 +1,6 @@
 //! The library for C: its header, its symbols, its tests with a real daemon, and what valgrind says of them.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -129,7 +130,7 @@ impl Place {
         }
         let daemon = build(root, "clad")?;
         build(root, "clactl")?; // beside it
-        let built = c_library::build(root, &target(root), "dev")?;
+        let built = c_library::build(root, &target(root), &target(root), "dev")?;
         c_library::install(root, &built, &prefix)?;
         Ok(Self { root: root.to_owned(), sources: root.join(SOURCES), prefix, programs, daemon, data })
     }
@@ -340,26 +341,20 @@ impl Place {
 
     /// The library with every fault in it, each turned on by its name.
     fn wrong_library(&self) -> Result<PathBuf> {
-        let copied = target(&self.root).join("patched-c");
-        if copied.exists() {
-            std::fs::remove_dir_all(&copied)?;
-        }
+        let (copied, mut texts) = (target(&self.root).join("patched-c"), BTreeMap::new());
         std::fs::create_dir_all(&copied)?;
-        faults::copy(&self.root, &copied)?;
         for (number, fault) in FAULTS.iter().enumerate() {
-            let path = copied.join(SOURCES).join("src").join(fault.file);
-            let text = std::fs::read_to_string(&path)?;
+            let path = self.sources.join("src").join(fault.file);
+            let text = texts.remove(&path).map_or_else(|| std::fs::read_to_string(&path), Ok)?;
             ensure!(text.matches(fault.right).count() == 1, "its place is not there once: {}", fault.right);
             let on = format!("std::env::var(\"{FAULT_VARIABLE}\").is_ok_and(|on| on == \"{number}\")");
-            std::fs::write(&path, text.replace(fault.right, &fault.wrong_text.replace("ON!", &on)))?;
+            texts.insert(path, text.replace(fault.right, &fault.wrong_text.replace("ON!", &on)));
         }
-        let built = c_library::build(&copied, &target(&self.root), "dev");
+        faults::bring_up_to_date(&self.root, &copied, &texts)?;
+        let folder = target(&self.root).join("patched-c-library");
+        let built = c_library::build(&copied, &target(&self.root), &folder, "dev")?;
         let prefix = self.programs.join("wrong");
-        let installed = built.and_then(|built| c_library::install(&copied, &built, &prefix));
-        std::fs::remove_dir_all(&copied)?;
-        installed?;
-        // What cargo left in the place of the right library is not that.
-        c_library::build(&self.root, &target(&self.root), "dev")?;
+        c_library::install(&copied, &built, &prefix)?;
         Ok(prefix)
     }
 

@@ -3,14 +3,13 @@
 //! Invariants: the daemon is built from the copy of the workspace that has the faults in it; with none named the tests
 //! pass, with one they fail, where they are about it.
 
-use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
 use super::disk::{Kind, call, closing_words, on};
 use super::faults::{Copied, VARIABLE};
-use super::{Run, output, target};
+use super::{Run, output};
 
 /// A fault, the test that must see it, and where in the text of its failure that shows.
 const CAUGHT: [(&str, &str, &str); 2] = [
@@ -27,7 +26,7 @@ pub(super) fn run(run: &mut Run, tests: &Path, kind: &Kind) {
         for (_, test, _) in CAUGHT {
             on(kind, |point| {
                 let mut command = call(tests, test, Some(point));
-                let said = output(command.arg("--nocapture").env("CLAD_E2E_BIN", folder.path()))?;
+                let said = output(command.arg("--nocapture").env("CLAD_E2E_BIN", &folder))?;
                 ensure!(closing_words(&said), "{test} fails as it is:\n{said}");
                 Ok(())
             })?;
@@ -40,7 +39,7 @@ pub(super) fn run(run: &mut Run, tests: &Path, kind: &Kind) {
         run.case(&format!("wrong on purpose: {fault} is caught"), || {
             on(kind, |point| {
                 let mut command = call(tests, test, Some(point));
-                command.arg("--nocapture").env("CLAD_E2E_BIN", folder.path()).env(VARIABLE, fault);
+                command.arg("--nocapture").env("CLAD_E2E_BIN", &folder).env(VARIABLE, fault);
                 let ran = command.output().with_context(|| format!("cannot run {command:?}"))?;
                 let said = String::from_utf8_lossy(&[ran.stdout, ran.stderr].concat()).into_owned();
                 let failed = said.contains("test result: FAILED. 0 passed; 1 failed") && said.contains(shown);
@@ -54,15 +53,9 @@ pub(super) fn run(run: &mut Run, tests: &Path, kind: &Kind) {
     }
 }
 
-/// `clad` and `clactl`, in a folder of their own.
-fn build(root: &Path) -> Result<tempfile::TempDir> {
-    let copied = Copied::new(root, target(root).join("patched"))?;
+/// `clad` and `clactl`; the folder in which they are.
+fn build(root: &Path) -> Result<PathBuf> {
+    let copied = Copied::new(root)?;
     output(&mut copied.cargo(&["build", "--quiet", "--workspace", "--bin", "clad", "--bin", "clactl"]))?;
-    copied.clear()?;
-    let binaries = tempfile::Builder::new().prefix("wrong-bin-").tempdir_in(target(root)).context("no folder")?;
-    for name in ["clad", "clactl"] {
-        let built = target(root).join("debug").join(name);
-        fs::copy(&built, binaries.path().join(name)).with_context(|| format!("{name} was not built"))?;
-    }
-    Ok(binaries)
+    Ok(copied.programs())
 }

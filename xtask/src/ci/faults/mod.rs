@@ -13,6 +13,7 @@ mod daemon;
 mod journal;
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
@@ -79,7 +80,7 @@ enum CaughtBy {
 
 /// `cargo xtask ci faults`; with `update` the first seeds that catch are looked for, and written into the table.
 pub(super) fn run(run: &mut Run) -> Result<()> {
-    let copied = Copied::new(&run.root, target(&run.root).join("patched"))?;
+    let copied = Copied::new(&run.root)?;
     let programs = Programs::build(&copied)?;
     match run.args.as_slice() {
         [] => {}
@@ -101,7 +102,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
             });
         },
     );
-    copied.clear()
+    Ok(())
 }
 
 fn case_name(fault: &str) -> String {
@@ -188,39 +189,40 @@ fn patched(root: &Path) -> Result<BTreeMap<&'static str, String>> {
     Ok(texts)
 }
 
-/// A copy of the workspace with all faults in it.
+/// A copy of the workspace with all faults in it. It stays, so that what was built of it is built once for all suites.
 pub(super) struct Copied {
+    root: PathBuf,
     folder: PathBuf,
-    /// Where it is built: the same each time, so that cargo does not build the dependencies again.
-    target: PathBuf,
 }
 
 impl Copied {
-    pub(super) fn new(root: &Path, folder: PathBuf) -> Result<Self> {
+    pub(super) fn new(root: &Path) -> Result<Self> {
         // The copy is built offline, with features whose crates nothing else needs.
-        let mut fetch = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        output(fetch.current_dir(root).args(["fetch", "--quiet", "--locked"]))?;
-        let copied = Self { folder, target: target(root) };
-        copied.clear()?;
-        fs::create_dir_all(&copied.folder).context("no folder")?;
-        copy(root, &copied.folder)?;
-        for (file, text) in patched(root)? {
-            fs::write(copied.folder.join(file), text)?;
-        }
-        Ok(copied)
+        output(super::sim::cargo(root).args(["fetch", "--quiet", "--locked"]))?;
+        let folder = target(root).join("patched");
+        fs::create_dir_all(&folder).context("no folder")?;
+        // Another suite may bring it up to date at the same time.
+        let lock = fs::File::open(&folder)?;
+        lock.lock().context("the copy cannot be locked")?;
+        let texts = patched(root)?;
+        let texts = texts.into_iter().map(|(file, text)| (root.join(file), text)).collect();
+        bring_up_to_date(root, &folder, &texts)?;
+        Ok(Self { root: root.to_owned(), folder })
     }
 
-    pub(super) fn clear(&self) -> Result<()> {
-        match fs::remove_dir_all(&self.folder) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e).context("an old copy cannot be removed"),
-            _ => Ok(()),
-        }
+    /// Where its programs are built, if they are no tests.
+    pub(super) fn programs(&self) -> PathBuf {
+        self.target().join("debug")
+    }
+
+    fn target(&self) -> PathBuf {
+        target(&self.root).join("patched-programs")
     }
 
     /// A command of cargo, which `args` begin with.
     pub(super) fn cargo(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        command.current_dir(&self.folder).env("CARGO_TARGET_DIR", &self.target).env("CARGO_INCREMENTAL", "0");
+        let mut command = super::sim::cargo(&self.folder);
+        super::set_apart(&mut command, &self.root, &self.target()).env("CARGO_INCREMENTAL", "0");
         command.arg(args[0]).arg("--offline").args(&args[1..]).env_remove(VARIABLE);
         command
     }
@@ -368,20 +370,33 @@ fn ran(command: &mut Command) -> Result<(bool, String)> {
     Ok((output.status.success(), text))
 }
 
-/// The workspace without what was built and what git keeps.
-pub(super) fn copy(from: &Path, to: &Path) -> Result<()> {
-    for entry in fs::read_dir(from)? {
+/// Makes a folder what another is, but for these texts and without what was built and what git keeps. Files that are the same
+/// are left alone: cargo builds again what is newer.
+pub(super) fn bring_up_to_date(from: &Path, to: &Path, texts: &BTreeMap<PathBuf, String>) -> Result<()> {
+    let is_left_out = |name: &OsStr| name == "target" || name == ".git";
+    for entry in fs::read_dir(to)? {
         let entry = entry?;
-        let (name, kind) = (entry.file_name(), entry.file_type()?);
-        if name == "target" || name == ".git" {
+        let original = from.join(entry.file_name());
+        let kind = fs::metadata(&original).ok().filter(|_| !is_left_out(&entry.file_name()));
+        if kind.is_some_and(|kind| kind.is_dir() == entry.path().is_dir()) {
             continue;
         }
-        let into = to.join(&name);
+        if entry.file_type()?.is_dir() { fs::remove_dir_all(entry.path())? } else { fs::remove_file(entry.path())? }
+    }
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let (path, kind, into) = (entry.path(), entry.file_type()?, to.join(entry.file_name()));
+        if is_left_out(&entry.file_name()) {
+            continue;
+        }
         if kind.is_dir() {
-            fs::create_dir(&into)?;
-            copy(&entry.path(), &into)?;
+            fs::create_dir_all(&into)?;
+            bring_up_to_date(&path, &into, texts)?;
         } else if kind.is_file() {
-            fs::copy(entry.path(), &into)?;
+            let bytes = texts.get(&path).map_or_else(|| fs::read(&path), |text| Ok(text.clone().into_bytes()))?;
+            if fs::read(&into).ok().as_ref() != Some(&bytes) {
+                fs::write(&into, bytes)?;
+            }
         }
     }
     Ok(())

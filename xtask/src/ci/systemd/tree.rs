@@ -9,7 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use super::super::{need, output};
+use super::super::{apt, need, output};
 
 /// Beside what every Debian has: the service manager, and what the manual's commands use.
 const PACKAGES: &str = "systemd,systemd-sysv,systemd-journal-remote,dbus,curl";
@@ -58,7 +58,7 @@ fn codename() -> Result<String> {
 /// Where this machine's apt gets this release from.
 fn mirror(codename: &str) -> Result<String> {
     let format = "$(LABEL)\t$(SUITE)\t$(CODENAME)\t$(REPO_URI)";
-    let ask = || output(Command::new("apt-get").args(["indextargets", "--format", format, "Created-By: Packages"]));
+    let ask = || output(apt().args(["indextargets", "--format", format, "Created-By: Packages"]));
     let find = |said: &str| {
         said.lines().find_map(|line| {
             let mut parts = line.split('\t');
@@ -70,7 +70,7 @@ fn mirror(codename: &str) -> Result<String> {
     if let Some(uri) = find(&ask()?) {
         return Ok(uri);
     }
-    output(Command::new("apt-get").args(["update", "--quiet"]))?;
+    output(apt().args(["update", "--quiet"]))?;
     let uri = find(&ask()?);
     ensure!(uri.is_some(), "this machine's apt has no source of {codename}");
     uri.context("just looked at")
