@@ -24,6 +24,13 @@ type framed struct {
 
 // connect dials and greets within the context.
 func connect(ctx context.Context, a address, hello wire.Hello) (*framed, error) {
+	token, err := a.token()
+	if err != nil {
+		return nil, err
+	}
+	if token != nil {
+		hello.Secret = token
+	}
 	conn, err := a.dial(ctx)
 	if err != nil {
 		return nil, err

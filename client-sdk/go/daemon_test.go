@@ -25,8 +25,10 @@ type daemon struct {
 	policy string
 	// Further settings, KEY=VALUE.
 	settings []string
-	cmd      *exec.Cmd
-	said     bytes.Buffer
+	// Its file of configuration; none is the defaults.
+	config string
+	cmd    *exec.Cmd
+	said   bytes.Buffer
 }
 
 func newDaemon(t testing.TB) *daemon {
@@ -65,6 +67,9 @@ func (d *daemon) start() *daemon {
 	d.cmd = exec.Command(os.Getenv("CLAD_BIN"), "run", "--set", "ingest.tcp.listen=127.0.0.1:"+d.port,
 		"--set", "ingest.grpc.listen=", "--set", "metrics.listen=", "--set", "journal.durability="+d.policy,
 		"--set", "journal.segment_bytes=8MiB", "--set", "access.read_group=", "--set", "journal.power_loss_protected=true")
+	if d.config != "" {
+		d.cmd.Args = append(d.cmd.Args, "--config", d.config)
+	}
 	for _, setting := range d.settings {
 		d.cmd.Args = append(d.cmd.Args, "--set", setting)
 	}

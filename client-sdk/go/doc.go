@@ -15,8 +15,9 @@
 //
 // Addresses are unix://PATH, tcp://HOST:PORT, and within TLS
 // tcp+tls://HOST:PORT?ca=FILE&cert=FILE&key=FILE&server_name=NAME. What that leaves out comes from $CLAD_TLS_CA,
-// $CLAD_TLS_CERT, $CLAD_TLS_KEY, $CLAD_TLS_SERVER_NAME; docs/TLS.md has the rules. Files are read at each connection. Rings
-// of shared memory and gRPC are not in this client.
+// $CLAD_TLS_CERT, $CLAD_TLS_KEY, $CLAD_TLS_SERVER_NAME; docs/TLS.md has the rules. Files are read at each connection. A
+// token for a daemon with rules of access (docs/ACCESS.md) is in the file that $CLAD_TOKEN_FILE names. Rings of shared
+// memory and gRPC are not in this client.
 //
 // The module is not published. In another module:
 //

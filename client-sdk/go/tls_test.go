@@ -5,6 +5,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -150,6 +151,51 @@ func TestTheNameOfACertificateIsReadBack(t *testing.T) {
 		meta := records.PeerMeta
 		if meta.Identity != "spiffe://prod/billing" || !meta.Address.Addr().IsLoopback() || meta.Transport != 1 {
 			t.Errorf("%+v", meta)
+		}
+	}
+}
+
+// TestATokenIsAName: a daemon with rules lets in who has it, and stores its name.
+func TestATokenIsAName(t *testing.T) {
+	a := newAuthority(t, "an authority")
+	dir := t.TempDir()
+	file, tokens, config := filepath.Join(dir, "token"), filepath.Join(dir, "tokens"), filepath.Join(dir, "clad.toml")
+	write := func(path, text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	token := strings.Repeat("t", 32)
+	write(tokens, fmt.Sprintf("ci %x\n", sha256.Sum256([]byte(token))))
+	write(config, fmt.Sprintf("[access]\ntokens_file = %q\n[[access.rule]]\nwho = \"token:ci\"\nmay = [\"append\", \"read\"]\n", tokens))
+	d := newTLSDaemon(a)
+	d.config = config
+	d.start()
+	addr := d.tls("ca=" + a.ca)
+	if said := refused(t, addr); !strings.Contains(said, "may not append") {
+		t.Fatal(said)
+	}
+	t.Setenv("CLAD_TOKEN_FILE", file)
+	for text, want := range map[string]string{
+		"":                      "a token has 1 to 32 bytes, this one 0",
+		strings.Repeat("t", 33): "this one 33",
+		"another":               "may not append",
+	} {
+		write(file, text)
+		if said := refused(t, addr); !strings.Contains(said, want) {
+			t.Errorf("%q: %s", text, said)
+		}
+	}
+	write(file, token+"\n")
+	p := must(Dial(addr, Options{Component: "ci"}))
+	must(p.Send(within(t), Text(SeverityInfo, "built"), Durable))
+	if err := p.Close(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	for _, records := range readAll(t, addr, ReaderOptions{}) {
+		if records.PeerMeta.Identity != "token:ci" {
+			t.Errorf("%+v", records.PeerMeta)
 		}
 	}
 }

@@ -17,7 +17,9 @@ mod rules;
 mod subject;
 mod tokens;
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
+
+use tokio::sync::watch;
 
 use crate::config;
 pub(crate) use explain::{Asked, explain};
@@ -34,13 +36,13 @@ pub(crate) struct Access(Arc<Shared>);
 
 struct Shared {
     read_group: ReadGroup,
-    in_force: RwLock<Arc<RuleSet>>,
+    in_force: watch::Sender<Arc<RuleSet>>,
 }
 
 impl Access {
     /// With rules that were read.
     pub(crate) fn new(settings: &config::Access, rules: RuleSet) -> Self {
-        let in_force = RwLock::new(Arc::new(rules));
+        let in_force = watch::Sender::new(Arc::new(rules));
         Self(Arc::new(Shared { read_group: ReadGroup::new(&settings.read_group), in_force }))
     }
 
@@ -52,12 +54,17 @@ impl Access {
 
     /// Puts others in force.
     pub(crate) fn set(&self, rules: RuleSet) {
-        *self.0.in_force.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
+        self.0.in_force.send_replace(Arc::new(rules));
     }
 
     /// The rules now.
     pub(crate) fn rules(&self) -> Arc<RuleSet> {
-        self.0.in_force.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.in_force.borrow().clone()
+    }
+
+    /// The rules now, and each time that others are put in force.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Arc<RuleSet>> {
+        self.0.in_force.subscribe()
     }
 
     /// Members of the group that may read, where there are no rules.

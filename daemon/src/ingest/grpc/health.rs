@@ -22,10 +22,10 @@ pub(super) async fn follow(
     reporter: HealthReporter,
     mut stop: watch::Receiver<bool>,
 ) {
-    let mut state = health.subscribe();
+    let (mut state, mut rules) = (health.subscribe(), access.subscribe());
     loop {
         let stopping = *stop.borrow();
-        let may_read = access.rules().let_read().unwrap_or(may_read);
+        let may_read = rules.borrow_and_update().let_read().unwrap_or(may_read);
         let takes = state.borrow_and_update().not_ready.is_none() && !stopping;
         for (service, serves) in [("", takes), (INGEST, takes), (LOGS_SERVICE, takes), (LOG, may_read && !stopping)] {
             let status = if serves { ServingStatus::Serving } else { ServingStatus::NotServing };
@@ -36,6 +36,7 @@ pub(super) async fn follow(
         }
         tokio::select! {
             changed = state.changed() => if changed.is_err() { return },
+            _ = rules.changed() => {}
             _ = stop.changed() => {}
         }
     }
