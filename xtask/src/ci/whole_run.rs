@@ -7,10 +7,10 @@ use std::process::Command;
 
 use super::SUITES;
 
-/// Notes that it was called for a suite, and says more than a pipe holds.
+/// Notes for which suite it was called, and among whose mounts, and says more than a pipe holds.
 const CARGO: &str = r#"#!/bin/sh
 [ "$1" = xtask ] || exit 0
-echo "$3" >>"$CALLS"
+echo "$3 $(readlink /proc/self/ns/mnt)" >>"$CALLS"
 seq -f "$3 %.0f" 20000
 [ "$3" != "$BROKEN" ]
 "#;
@@ -19,7 +19,7 @@ const MKDIR: &str = r#"#!/bin/sh
 [ "${1##*/}" != "$NEVER_BEGUN" ] && exec /bin/mkdir "$@"
 "#;
 
-/// Runs it. Answers whether it passed, what it said, and the suites that were begun.
+/// Runs it. Answers whether it passed, what it said, and the calls for suites.
 fn run(variable: &str, suite: &str) -> (bool, String, Vec<String>) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -46,9 +46,14 @@ fn each_suite_is_begun_once_and_shown_whole() {
     let mut names: Vec<&str> = SUITES.iter().map(|suite| suite.name).collect();
     names.sort_unstable();
     calls.sort_unstable();
-    assert_eq!(calls, names);
+    let (begun, mounts): (Vec<_>, Vec<_>) = calls.iter().map(|call| call.split_once(' ').unwrap()).unzip();
+    assert_eq!(begun, names);
+    // Who may have mounts of his own gives each suite some.
+    let may_have = Command::new("unshare").args(["--mount", "true"]).status().is_ok_and(|status| status.success());
+    let here = fs::read_link("/proc/self/ns/mnt").unwrap();
+    assert!(mounts.iter().all(|mounts| (here != Path::new(mounts)) == may_have), "{here:?}, {mounts:?}");
     for name in names {
-        let (_, rest) = said.split_once(&format!("\n==== {name}: cargo xtask ci {name}\n")).expect("its first line");
+        let (_, rest) = said.split_once(&format!("cargo xtask ci {name}\n")).expect("its first line");
         let mut lines = rest.lines();
         assert!((1..=20_000).all(|number| lines.next() == Some(&format!("{name} {number}"))), "{name} is mixed");
         assert!(lines.nth(1).unwrap().starts_with(&format!("==== {name}: passed in ")), "{name} has no end");
