@@ -199,3 +199,93 @@ impl GiveFds for TlsSocket {
         Err(io::Error::new(io::ErrorKind::Unsupported, "no descriptor goes over a network"))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use rustls::crypto::ring;
+    use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+    use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig};
+    use tokio::io::AsyncReadExt;
+
+    use super::*;
+    use crate::ingest::reactor::Reactor;
+
+    /// Both ends of a session whose handshake is over.
+    fn sessions() -> (ClientConnection, ServerConnection) {
+        let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(own.signing_key.serialize_der()));
+        let provider = Arc::new(ring::default_provider());
+        let server =
+            ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions().unwrap();
+        let server = server.with_no_client_auth().with_single_cert(vec![own.cert.der().clone()], key).unwrap();
+        let mut trusted = RootCertStore::empty();
+        trusted.add(own.cert.der().clone()).unwrap();
+        let client = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let client = client.with_root_certificates(trusted).with_no_client_auth();
+        let mut client = ClientConnection::new(Arc::new(client), "localhost".try_into().unwrap()).unwrap();
+        let mut server = ServerConnection::new(Arc::new(server)).unwrap();
+        while client.is_handshaking() || server.is_handshaking() || server.wants_write() {
+            let mut sent = Vec::new();
+            while client.wants_write() {
+                client.write_tls(&mut sent).unwrap();
+            }
+            let mut sent = sent.as_slice();
+            while !sent.is_empty() {
+                server.read_tls(&mut sent).unwrap();
+                server.process_new_packets().unwrap();
+            }
+            let mut answered = Vec::new();
+            while server.wants_write() {
+                server.write_tls(&mut answered).unwrap();
+            }
+            let mut answered = answered.as_slice();
+            while !answered.is_empty() {
+                client.read_tls(&mut answered).unwrap();
+                client.process_new_packets().unwrap();
+            }
+        }
+        (client, server)
+    }
+
+    /// Reads of this size that a burst takes, each a call of the system; all of it comes, and then the end.
+    fn reads_of(size: usize) -> usize {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let reactor = Reactor::start(1, runtime.handle()).unwrap();
+        let (mut client, server) = sessions();
+        client.set_buffer_limit(None);
+        let burst: Vec<u8> = (0..100_000_u32).map(|n| (n % 251) as u8).collect();
+        client.writer().write_all(&burst).unwrap();
+        client.send_close_notify();
+        let (mut near, far) = UnixStream::pair().unwrap();
+        let mut sent = Vec::new();
+        while client.wants_write() {
+            client.write_tls(&mut sent).unwrap();
+        }
+        near.write_all(&sent).unwrap();
+        let (socket, _) = reactor.adopt(far).unwrap();
+        let (mut rd, _wr) = TlsSocket::halves(socket, server);
+        let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+        reactor.spawn(async move {
+            let (mut all, mut reads, mut bytes) = (Vec::new(), 0, vec![0; size]);
+            while let Ok(read @ 1..) = rd.read(&mut bytes).await {
+                all.extend_from_slice(&bytes[..read]);
+                reads += 1;
+            }
+            let _ = sender.send((all, reads));
+        });
+        let (all, reads) = receiver.recv_timeout(std::time::Duration::from_secs(60)).unwrap();
+        assert!(all == burst, "{size}: {} bytes", all.len());
+        reads
+    }
+
+    #[test]
+    fn a_burst_is_read_at_once_and_a_small_buffer_gets_all_of_it() {
+        assert!(reads_of(128 << 10) <= 2, "{}", reads_of(128 << 10));
+        for size in [1, 100, 5000, 16 << 10, 20 << 10, 40 << 10] {
+            let reads = reads_of(size);
+            assert!(reads >= 100_000 / size, "{size}: {reads}");
+        }
+    }
+}
