@@ -62,6 +62,7 @@
 mod backoff;
 pub mod blocking;
 mod clock;
+mod cursors;
 mod drops;
 mod error;
 mod lock;
@@ -81,6 +82,7 @@ mod transport;
 mod undelivered;
 mod waiters;
 
+pub use cursors::Cursors;
 pub use drops::{DROPS_EVENT_NAME, DropCounts, DropReason};
 pub use error::{AppendError, ConnectError, ReadError, ReserveError, SendError, SubmitError};
 pub use log_info::LogInfo;
@@ -101,5 +103,5 @@ pub use clad_proto::{
     Group, GroupView, KeyValue, KvWriter, LogId, ProducerId, Record, RecordHead, RecordView, Resource, Scope, Severity,
     ValueRef,
     filter::{Filter, FilterError},
-    frame::{GapReason, LastStored, PeerMeta, Transport},
+    frame::{GapReason, LastStored, NamedCursor, PeerMeta, Transport},
 };

@@ -150,6 +150,20 @@ impl Ingest for Daemon {
 impl Log for Daemon {
     type ReadStream = Answers<v1::ReadResponse>;
 
+    async fn commit_cursor(
+        &self,
+        _: tonic::Request<v1::CommitCursorRequest>,
+    ) -> Result<tonic::Response<v1::CursorResponse>, Status> {
+        Err(Status::unimplemented("nobody asks"))
+    }
+
+    async fn get_cursor(
+        &self,
+        _: tonic::Request<v1::GetCursorRequest>,
+    ) -> Result<tonic::Response<v1::CursorResponse>, Status> {
+        Err(Status::unimplemented("nobody asks"))
+    }
+
     async fn read(
         &self,
         request: tonic::Request<v1::ReadRequest>,

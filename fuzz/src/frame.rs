@@ -114,6 +114,9 @@ fn again(frame: &Frame) {
         Frame::CaughtUp(f) => f.encode(&mut buf),
         Frame::ReadEnd(f) => f.encode(&mut buf),
         Frame::Progress(f) => f.encode(&mut buf),
+        Frame::CommitCursor(f) => f.encode(&mut buf),
+        Frame::GetCursor(f) => f.encode(&mut buf),
+        Frame::Cursor(f) => f.encode(&mut buf),
         Frame::Ring(f) => f.encode(&mut buf),
         Frame::RingGiven(f) => f.encode(&mut buf),
     }

@@ -102,6 +102,21 @@ pub struct Retention {
     pub per_owner_bytes: u64,
     /// Never go below this many bytes, whatever the other rules say.
     pub keep_bytes: u64,
+    /// Most bytes that the rules would remove, and that stay because a cursor that holds has not read them. 0: as many as
+    /// `max_bytes`, else half of the free space at the start. A full disk removes them all the same.
+    pub max_held_bytes: u64,
+}
+
+impl Retention {
+    /// True if a rule removes segments.
+    pub fn removes(&self) -> bool {
+        self.max_bytes > 0 || !self.max_age.is_zero() || self.min_free > 0
+    }
+
+    /// Most bytes that stay for cursors, where half of the free space at the start was so many.
+    pub(crate) fn held_at_most(&self, half_free: u64) -> u64 {
+        [self.max_held_bytes, self.max_bytes].into_iter().find(|bytes| *bytes > 0).unwrap_or(half_free)
+    }
 }
 
 /// Settings of a journal.

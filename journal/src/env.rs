@@ -99,6 +99,15 @@ pub enum Event {
         /// The rule.
         rule: Rule,
     },
+    /// Retention removed records that a cursor holds and has not read: there was no room for them, or too many were held.
+    CursorLost {
+        /// Its name.
+        name: String,
+        /// The first offset that it has not read, and
+        from: u64,
+        /// one past the last that is gone.
+        to: u64,
+    },
     /// A dead process's writes to a segment have not ended: nothing is read of it until they have (or, `over`, now they
     /// have). There is no bound to it but the disk's.
     WaitsForWrites {

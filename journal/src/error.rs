@@ -88,6 +88,30 @@ fn meta_lost(dir: &str, segments: usize) -> String {
     }
 }
 
+/// Reason why a named cursor is not changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CursorError {
+    /// The name cannot be one, or the note is too long.
+    #[error(
+        "a cursor's name is 1 to 64 letters, digits, '.', '_' or '-', with no dot at its beginning; its note at most 256 bytes"
+    )]
+    BadName,
+    /// Another owner made it.
+    #[error("this cursor was made by another user")]
+    NotOwner,
+    /// No room for a further one.
+    #[error(
+        "there are as many cursors as there may be ([limits] max_cursors = {max}), or this user has a share of them: `clactl cursors drop NAME` makes room"
+    )]
+    TooMany {
+        /// Cursors that there may be.
+        max: usize,
+    },
+    /// There is no cursor of this name.
+    #[error("there is no cursor of this name")]
+    NotThere,
+}
+
 /// Reason why an append was refused. No refusal leaves a trace in the log: no offset was assigned.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AppendError {

@@ -4,13 +4,15 @@
 //! Invariant: nothing happens between two calls. A job that was begun is in flight until it is carried out; it
 //! may be carried out before one that was begun earlier, or never (then the process died with it).
 
+use std::io;
 use std::sync::{Arc, Mutex};
 
 use crate::clock::Clock;
 use crate::config::JournalConfig;
 use crate::config::Retention;
 use crate::env::Observer;
-use crate::error::{AppendError, OpenError};
+use crate::error::{AppendError, CursorError, OpenError};
+use crate::format::cursors::NamedCursor;
 use crate::format::meta::Meta;
 use crate::handle::open::open_shared;
 use crate::io::{IoBuf, Storage};
@@ -18,9 +20,11 @@ use crate::read::reader::Reader;
 use crate::recover::Report;
 use crate::run::background::{self, RetentionState};
 use crate::run::shared::Shared;
+use crate::sync::atomic::Ordering;
 use crate::sync::unpoisoned;
 use crate::write::batch::BurstPermits;
 use crate::write::committer::{Accepted, AfterRefusal, Append, Item, Job, RotateReply, Sender, Step};
+use crate::write::cursor_table::CursorChange;
 use crate::write::permits::Permit;
 use crate::write::producer::{ProducerId, ProducerState, counted_under};
 use crate::write::watermarks::{Level, Watermarks};
@@ -180,6 +184,24 @@ impl Stepper {
     /// The other check of the background thread: removes segments by the rules of retention.
     pub fn retain(&self) {
         unpoisoned(self.retention.lock()).apply(&self.shared);
+    }
+
+    /// [`crate::Journal::change_cursors`].
+    ///
+    /// # Errors
+    /// Error of the kernel.
+    pub fn change_cursors(&self, changes: &[CursorChange], max: usize) -> io::Result<Vec<Result<(), CursorError>>> {
+        self.shared.cursors.change(self.shared.storage().as_ref(), changes, max, self.shared.env().now())
+    }
+
+    /// [`crate::Journal::cursors`].
+    pub fn cursors(&self) -> Vec<NamedCursor> {
+        self.shared.cursors.all().as_ref().clone()
+    }
+
+    /// [`crate::Journal::held_bytes`].
+    pub fn held_bytes(&self) -> u64 {
+        self.shared.held_bytes.load(Ordering::Relaxed)
     }
 
     /// Replaces the rules of retention.

@@ -72,6 +72,12 @@ pub enum ErrorCode {
     QuotaExceeded,
     /// The filter of a READ is not one that this daemon evaluates: the reader filters by itself.
     FilterUnsupported,
+    /// A named cursor's name or note that cannot be one.
+    CursorInvalid,
+    /// The named cursor was made by another owner.
+    CursorNotYours,
+    /// The daemon keeps as many named cursors as it may.
+    TooManyCursors,
     /// A code of a newer version.
     Other(u16),
 }
@@ -79,7 +85,7 @@ pub enum ErrorCode {
 /// A code's number, its name, whether it is retryable and whether it may be written, unless the sender says otherwise.
 type Row = (ErrorCode, u16, &'static str, bool, bool);
 
-const ROWS: [Row; 29] = {
+const ROWS: [Row; 32] = {
     use ErrorCode::*;
     [
         (UnsupportedVersion, 1, "unsupported_version", false, false),
@@ -111,6 +117,9 @@ const ROWS: [Row; 29] = {
         (RingUnavailable, 27, "ring_unavailable", false, false),
         (QuotaExceeded, 28, "quota_exceeded", true, false),
         (FilterUnsupported, 29, "filter_unsupported", false, false),
+        (CursorInvalid, 30, "cursor_invalid", false, false),
+        (CursorNotYours, 31, "cursor_not_yours", false, false),
+        (TooManyCursors, 32, "too_many_cursors", true, false),
     ]
 };
 

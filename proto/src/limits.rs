@@ -33,6 +33,10 @@ pub const MAX_APPEND_RECORDS: u32 = 1 << 20;
 pub const DEFAULT_MAX_RECORD_BYTES: u32 = 2 * 1024 * 1024;
 /// The longest payload of an append that a daemon takes by default (`[limits] max_append_bytes`).
 pub const DEFAULT_MAX_APPEND_BYTES: u32 = 4 * 1024 * 1024;
+/// The longest name of a named cursor.
+pub const MAX_CURSOR_NAME_BYTES: usize = 64;
+/// The longest note of a named cursor.
+pub const MAX_CURSOR_NOTE_BYTES: usize = 256;
 /// Number of appends of a connection that may be unacknowledged by default.
 pub const DEFAULT_WINDOW: u32 = 256;
 /// The most unacknowledged appends that a daemon may offer.

@@ -1,6 +1,7 @@
-//! `status`, `top`, `segments`, `rotate`, `sync`: the daemon's handles, over gRPC on its admin socket, or over TLS.
+//! `status`, `top`, `segments`, `cursors`, `rotate`, `sync`: the daemon's handles, over gRPC on its admin socket, or over TLS.
 
 mod connect;
+mod cursors;
 mod segments;
 mod status;
 mod top;
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use clad_client::Address;
 use clad_proto::grpc::v1;
-use clap::Args;
+use clap::{Args, Subcommand};
 use serde_json::json;
 
 use self::connect::{Admin, DISK_REPLY_TIMEOUT, MEMORY_REPLY_TIMEOUT, ask, status_of};
@@ -37,6 +38,24 @@ pub(crate) enum Form {
     Json,
 }
 
+/// Options of `clactl cursors`.
+#[derive(Debug, Args)]
+pub(crate) struct CursorsArgs {
+    #[command(subcommand)]
+    order: Option<CursorsOrder>,
+    #[command(flatten)]
+    shown: Shown,
+}
+
+#[derive(Debug, Subcommand)]
+enum CursorsOrder {
+    /// Remove a cursor: nothing is held for its reader any more, and it has no place to go on from
+    Drop {
+        /// The cursor's name
+        name: String,
+    },
+}
+
 /// `clactl status`.
 pub(crate) fn status(context: &mut Context, shown: Shown) -> Outcome {
     let status = context.block_on(status_of(&context.which.admin(&context.around)?))?;
@@ -54,6 +73,27 @@ pub(crate) fn segments(context: &mut Context, shown: Shown) -> Outcome {
     let text = match shown.output {
         Form::Text => segments::columns(&answer.segments, &context.zone),
         Form::Json => segments::lines(&answer.segments),
+    };
+    context.output.write(text.as_bytes())?;
+    Ok(Exit::Done)
+}
+
+/// `clactl cursors`.
+pub(crate) fn cursors(context: &mut Context, args: CursorsArgs) -> Outcome {
+    if let Some(CursorsOrder::Drop { name }) = args.order {
+        let request = v1::DropCursorRequest { name: name.clone() };
+        context.ask(DISK_REPLY_TIMEOUT, async |admin| admin.drop_cursor(request).await)?;
+        let text = match args.shown.output {
+            Form::Json => json!({ "dropped": name }).to_string(),
+            Form::Text => format!("cursor {name} is removed"),
+        };
+        context.output.line(&text)?;
+        return Ok(Exit::Done);
+    }
+    let answer = context.ask(MEMORY_REPLY_TIMEOUT, async |admin| admin.cursors(v1::CursorsRequest {}).await)?;
+    let text = match args.shown.output {
+        Form::Text => cursors::columns(&answer, &context.zone),
+        Form::Json => cursors::lines(&answer.cursors),
     };
     context.output.write(text.as_bytes())?;
     Ok(Exit::Done)

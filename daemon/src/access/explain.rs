@@ -74,6 +74,12 @@ fn without_rules(config: &Config, subject: &Subject, right: Right) -> (bool, Str
             let text = format!("{rule}: ingest.tcp.allow_read = {tcp}, ingest.grpc.allow_read = {grpc} decide");
             (tcp || grpc, text)
         }
+        (Right::Hold, Some(uid)) => {
+            let group = &config.access.read_group;
+            let may = ReadGroup::new(group).has(uid, subject.gid.unwrap_or(u32::MAX));
+            (may, format!("{rule}: who may read on ingest.unix.path may hold; access.read_group = {group:?}"))
+        }
+        (Right::Hold, None) => (false, format!("{rule}: nobody holds over the network")),
         (Right::Admin, _) => (false, format!("{rule}: nobody administers over the network")),
     }
 }

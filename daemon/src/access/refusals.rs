@@ -16,6 +16,7 @@ pub(crate) fn refused(subject: &Subject, rights: &Rights, what: Refused) -> Erro
     let action = match what {
         Refused::Append => "append to this log".to_owned(),
         Refused::Read => "read this log".to_owned(),
+        Refused::Hold => "hold records by a cursor".to_owned(),
         Refused::Admin => "administer this daemon".to_owned(),
         Refused::Component => {
             let pattern = rights.component.as_ref().map_or_else(String::new, ToString::to_string);
@@ -43,6 +44,7 @@ impl From<Right> for Refused {
         match right {
             Right::Append => Self::Append,
             Right::Read => Self::Read,
+            Right::Hold => Self::Hold,
             Right::Admin => Self::Admin,
         }
     }

@@ -43,12 +43,15 @@ impl Rights {
     }
 
     /// Where there are no rules: everybody who reaches a listener may append.
-    pub(crate) fn without_rules(may_read: bool) -> Arc<Self> {
-        static BOTH: LazyLock<[Arc<Rights>; 2]> = LazyLock::new(|| {
-            let rights = |may| Arc::new(Rights { may, decided: Decided::NoRules, ..Rights::default() });
-            [rights(vec![Right::Append]), rights(vec![Right::Append, Right::Read])]
+    /// Local readers may hold what they have not read.
+    pub(crate) fn without_rules(may_read: bool, is_local: bool) -> Arc<Self> {
+        static ALL: LazyLock<[Arc<Rights>; 3]> = LazyLock::new(|| {
+            let rights =
+                |may: &[Right]| Arc::new(Rights { may: may.to_vec(), decided: Decided::NoRules, ..Rights::default() });
+            [&[Right::Append][..], &[Right::Append, Right::Read], &[Right::Append, Right::Read, Right::Hold]]
+                .map(rights)
         });
-        BOTH[usize::from(may_read)].clone()
+        ALL[usize::from(may_read) + usize::from(may_read && is_local)].clone()
     }
 
     pub(crate) fn may(&self, right: Right) -> bool {

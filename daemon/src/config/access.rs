@@ -199,13 +199,15 @@ pub enum Right {
     Append,
     /// To read the log.
     Read,
+    /// To keep records in the log by a named cursor that holds.
+    Hold,
     /// To administer the daemon over the network.
     Admin,
 }
 
 impl Right {
     /// Every member.
-    pub const ALL: [Self; 3] = [Self::Append, Self::Read, Self::Admin];
+    pub const ALL: [Self; 4] = [Self::Append, Self::Read, Self::Hold, Self::Admin];
 
     /// The word that the configuration uses.
     #[must_use]
@@ -213,6 +215,7 @@ impl Right {
         match self {
             Self::Append => "append",
             Self::Read => "read",
+            Self::Hold => "hold",
             Self::Admin => "admin",
         }
     }

@@ -65,6 +65,8 @@ impl Default for Config {
                 min_free: 0,
                 keep_bytes: 0,
                 per_owner_bytes: 0,
+                // Chosen at the start, by what the rules and the disk leave.
+                max_held_bytes: 0,
             },
             ingest: Ingest {
                 tcp: loopback_listener(7440),
@@ -127,6 +129,8 @@ impl Default for Config {
                 max_connection_inflight_bytes: 4 * MIB,
                 // The footer of each segment holds a snapshot of them.
                 max_producers: 1024,
+                // A relay has one for each place that it brings records to.
+                max_cursors: 64,
                 // Local peers answer within milliseconds; what takes longer holds a slot for nothing.
                 handshake_timeout: Duration::from_secs(5),
                 // Programs log rarely and stay for weeks: silence is not a fault.

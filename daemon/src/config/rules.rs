@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clad_journal::format::cursors::MAX_CURSORS;
 use clad_proto::limits::{MAX_APPEND_BYTES, MAX_RECORD_BYTES};
 
 use super::types::Config;
@@ -342,6 +343,12 @@ fn limits() -> Vec<Rule> {
     vec![
         somebody(field!(limits.max_connections)),
         somebody(field!(limits.max_producers)),
+        alone(
+            field!(limits.max_cursors),
+            format!("at most {MAX_CURSORS}"),
+            |number| *number as usize <= MAX_CURSORS,
+            |_| format!("a log keeps at most {MAX_CURSORS}"),
+        ),
         some_time(field!(limits.handshake_timeout)),
         some_time(field!(daemon.drain_timeout)),
     ]

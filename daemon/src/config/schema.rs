@@ -182,6 +182,11 @@ pub(super) const KEYS: &[Key] = &[
         "Refuse appends (quota_exceeded, retryable) of a user, or of the network as a whole, \
          whose records in the log would take more than this; 0 is off. They resume when retention has removed enough. Root is exempt. Records count with the headers of their append and batch, as in the files."
     ),
+    key!(
+        retention.max_held_bytes,
+        LIVE,
+        "The most bytes that stay, against max_bytes and max_age, because a named cursor that holds has not read them. The oldest go beyond it, and when the disk is full. 0 is retention.max_bytes, else half of the free space at the start."
+    ),
     key!(ingest.tcp.listen, RESTART, "Address for framed TCP; \"\" is off, port 0 takes a free one."),
     key!(ingest.tcp.tls, RESTART, "Speak TLS on it, and nothing else, with the certificate of [tls]."),
     key!(ingest.tcp.allow_read, RESTART, "Serve reading on it too, to anyone who can connect."),
@@ -305,6 +310,11 @@ pub(super) const KEYS: &[Key] = &[
         limits.max_producers,
         LIVE,
         "The most remembered producers, so that a resent record is stored once. One user, or the network, has half of them at most. An owner with fewer than 8 is admitted beyond it, up to twice as many, and root up to three times."
+    ),
+    key!(
+        limits.max_cursors,
+        LIVE,
+        "The most named cursors, at most 256. A user, or the network, gets a further one only while as many as they have stay free; root may take the last."
     ),
     key!(limits.handshake_timeout, LIVE, "The longest time that a new connection may take to send HELLO."),
     key!(limits.idle_timeout, LIVE, "Close a connection after this much silence; 0 is never."),

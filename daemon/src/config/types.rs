@@ -103,6 +103,8 @@ pub struct Retention {
     pub keep_bytes: u64,
     /// Most that the records of one user, or of the network, may take of the stored log.
     pub per_owner_bytes: u64,
+    /// Most that stays for named cursors which have not read it; 0 chooses it.
+    pub max_held_bytes: u64,
 }
 
 /// `[ingest]`
@@ -300,6 +302,8 @@ pub struct Limits {
     pub max_connection_inflight_bytes: u64,
     /// Producers remembered for exactly-once.
     pub max_producers: u32,
+    /// Named cursors.
+    pub max_cursors: u32,
     /// The longest time that a new connection may take to send HELLO.
     pub handshake_timeout: Duration,
     /// Silence after which a connection is closed; zero is never.

@@ -93,7 +93,7 @@ impl Peer {
     /// The daemon itself, which no rule is for.
     pub(crate) fn daemon(transport: Transport) -> Self {
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        let rights = Rights::without_rules(false);
+        let rights = Rights::without_rules(false, true);
         Self { rights, ..Self::local(transport, uid, gid, Some(std::process::id()), None) }
     }
 

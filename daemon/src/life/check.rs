@@ -430,7 +430,11 @@ fn retention(config: &Config, report: &mut Report) {
     let size = |key, bytes| (bytes > 0).then(|| format!("{key} = {}", show_size(bytes)));
     let age = (!rules.max_age.is_zero()).then(|| format!("max_age = {}", show_duration(rules.max_age)));
     let removing = [size("max_bytes", rules.max_bytes), age, size("min_free", rules.min_free)];
-    let beside = [size("keep_bytes", rules.keep_bytes), size("per_owner_bytes", rules.per_owner_bytes)];
+    let beside = [
+        size("keep_bytes", rules.keep_bytes),
+        size("per_owner_bytes", rules.per_owner_bytes),
+        size("max_held_bytes", rules.max_held_bytes),
+    ];
     let beside: String = beside.into_iter().flatten().map(|rule| format!("; {rule}")).collect();
     let removing: Vec<_> = removing.into_iter().flatten().collect();
     let finding = match removing.is_empty() {

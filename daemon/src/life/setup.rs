@@ -72,6 +72,7 @@ pub(crate) fn retention(config: &Config) -> Retention {
         min_free: r.min_free,
         keep_bytes: r.keep_bytes,
         per_owner_bytes: r.per_owner_bytes,
+        max_held_bytes: r.max_held_bytes,
     }
 }
 

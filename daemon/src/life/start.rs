@@ -47,6 +47,7 @@ pub(super) struct Served {
     pub(super) statement: Statement,
     pub(super) sockets: Sockets,
     pub(super) rings: Rings,
+    pub(super) reads: Arc<Reads>,
     pub(super) syslog: Syslog,
     /// Where a listener speaks TLS, or is given a certificate.
     pub(super) tls: Option<Tls>,
@@ -126,6 +127,7 @@ impl Services {
         rings.first_drain().await;
         tokio::spawn(rings.clone().adopt_the_rest());
         let reads = Reads::new(self.journal.clone(), admission.flush_reach);
+        reads.cursors.set_max(config.limits.max_cursors as usize);
         let service = FramedService {
             admission: admission.clone(),
             reads: reads.clone(),
@@ -232,7 +234,7 @@ impl Services {
         let promise = format!("{} to {}", policy.name(), highest.name());
         let recovered = self.journal.report().to_string();
         let statement = Statement::new(promise, recovered, self.journal.watermarks().received, Instant::now());
-        Ok(Served { connection_slots, live_settings, statement, sockets, rings, syslog, tls })
+        Ok(Served { connection_slots, live_settings, statement, sockets, rings, reads, syslog, tls })
     }
 
     /// Takes the socket for records, or gets it from the service manager: before anything else that goes by its name

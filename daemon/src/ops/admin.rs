@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use clad_journal::io::device::{Substrate, WriteCache};
 use clad_journal::{Accepting, Watermarks};
-use clad_proto::grpc::v1;
 use clad_proto::grpc::v1::admin_server::Admin;
+use clad_proto::grpc::{to_status, v1};
 use clad_proto::{AckLevel, DurabilityPolicy};
 use tonic::{Request, Response, Status};
 
@@ -40,6 +40,23 @@ pub(crate) struct AdminService {
 pub(crate) struct AdminHandler(pub(crate) Arc<AdminService>);
 
 impl AdminService {
+    fn cursors(&self) -> v1::CursorsResponse {
+        let cursors = &self.shares.reads.cursors;
+        let shown = cursors.all().into_iter().map(|look| v1::NamedCursor {
+            name: look.cursor.name,
+            owner: look.cursor.owner,
+            epoch: look.cursor.epoch,
+            offset: look.cursor.offset,
+            committed: u64::try_from(look.cursor.committed_ns).unwrap_or(0),
+            hold: look.cursor.hold,
+            lost: look.lost,
+            lag_records: look.lag_records,
+            note: look.cursor.note.into(),
+        });
+        let held_bytes = self.services.journal.held_bytes();
+        v1::CursorsResponse { cursors: shown.collect(), max: cursors.max() as u64, held_bytes }
+    }
+
     fn status(&self) -> v1::StatusResponse {
         let s = self.services.journal.status();
         let report = self.services.journal.report();
@@ -98,10 +115,11 @@ impl AdminService {
             segment_bytes: config.segment_bytes,
             reserve_free_bytes: config.reserve_free,
             prepared: s.prepared,
-            retention: self.services.journal.retention() != clad_journal::Retention::default(),
+            retention: self.services.journal.retention().removes(),
             inflight_limit_bytes: self.shares.inflight.total() as u64,
             rings: Some(rings(&self.shares.rings)),
             shares: self.shares.snapshot(&self.services.journal),
+            cursors: Some(self.cursors()),
             owners: s.owners.iter().map(|&(owner, bytes)| v1::OwnerBytes { owner, bytes }).collect(),
         }
     }
@@ -206,5 +224,21 @@ impl Admin for AdminHandler {
             file: clad_journal::format::segment_name(s.number),
         };
         Ok(Response::new(v1::SegmentsResponse { segments: all.into_iter().map(segment).collect() }))
+    }
+
+    async fn cursors(&self, _: Request<v1::CursorsRequest>) -> Result<Response<v1::CursorsResponse>, Status> {
+        Ok(Response::new(self.0.cursors()))
+    }
+
+    async fn drop_cursor(
+        &self,
+        request: Request<v1::DropCursorRequest>,
+    ) -> Result<Response<v1::DropCursorResponse>, Status> {
+        let name = request.into_inner().name;
+        match self.0.shares.reads.cursors.drop_by_admin(&name).await {
+            Ok(true) => Ok(Response::new(v1::DropCursorResponse {})),
+            Ok(false) => Err(Status::not_found(format!("there is no cursor of the name {name:?}"))),
+            Err(error) => Err(to_status(&error)),
+        }
     }
 }

@@ -124,6 +124,15 @@ fn handle_event(health: &Health, event: &Event) {
             metrics::retained_away(label, 1);
             tracing::info!(segment, first_offset, end_offset, ?rule, "retention removed a segment");
         }
+        Event::CursorLost { name, from, to } => {
+            metrics::cursor_lost();
+            tracing::error!(
+                cursor = name,
+                from,
+                to,
+                "retention removed records that this cursor holds and has not read: there was no room, or more than [retention] max_held_bytes were held"
+            );
+        }
         Event::WaitsForWrites { segment, over: false } => {
             health.degraded("writes", "recovery waits for a dead process's writes to the disk to end");
             tracing::warn!(segment, "recovery waits for a dead process's writes to this segment to end");

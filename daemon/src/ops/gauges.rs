@@ -1,10 +1,12 @@
 //! Gauges that are not counted but looked up: set at each request, so that a gauge is never older than the answer.
 
-use clad_journal::Journal;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clad_journal::{Journal, NamedCursor};
 
 use crate::ingest::rings::Rings;
 use crate::ops::health::Health;
-use crate::ops::metrics::{self, Broken, Watermark};
+use crate::ops::metrics::{self, Broken, CursorLag, Watermark};
 
 /// Brings the gauges up to date. Asks the file system for its space.
 pub(crate) fn look(journal: &Journal, rings: &Rings, health: &Health, reserve_free: u64) {
@@ -30,5 +32,24 @@ pub(crate) fn look(journal: &Journal, rings: &Rings, health: &Health, reserve_fr
     // Where there is no store, none has failed.
     let (unstored, has_store) = rings.unstored();
     metrics::rings_unprotected(if has_store { unstored as u64 } else { 0 });
+    metrics::cursors(cursors(journal), journal.held_bytes());
     metrics::ready(health.state().not_ready.is_none());
+}
+
+/// Lag of each cursor. The age of the oldest record that it has not read takes a read of one batch.
+fn cursors(journal: &Journal) -> Vec<CursorLag> {
+    let written = journal.watermarks().written;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let lag = |cursor: &NamedCursor| {
+        let from = journal.unread_from(cursor);
+        let records = written.saturating_sub(from);
+        let (bytes, since) = match records {
+            0 => (0, None),
+            _ => (journal.bytes_from(from), journal.oldest_append_time(from)),
+        };
+        let since = since.and_then(|ns| u64::try_from(ns).ok()).map(Duration::from_nanos);
+        let age = since.map_or(Duration::ZERO, |since| now.saturating_sub(since));
+        CursorLag { name: cursor.name.clone(), records, bytes, age }
+    };
+    journal.cursors().iter().map(lag).collect()
 }

@@ -38,10 +38,8 @@ pub(super) fn resolve(meta: &Meta, end: u64, cursor: Cursor) -> Result<u64, Erro
     if is_forgotten(meta, cursor) {
         return unknown(format!("the cursor is of epoch {}, older than this log remembers", cursor.epoch));
     }
-    // An epoch that gave no offset is not stored; it began where the next one did.
-    let next = meta.epochs.iter().find(|e| e.epoch > cursor.epoch);
-    match next {
-        Some(next) if cursor.offset > next.first_offset => {
+    match meta.parting(cursor.epoch, cursor.offset) {
+        Some(next) => {
             let text = format!(
                 "offsets from {} on were given again in epoch {}: records read there in epoch {} are not in this log",
                 next.first_offset, next.epoch, cursor.epoch

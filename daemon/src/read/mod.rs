@@ -9,6 +9,7 @@
 
 mod cursor;
 mod item;
+mod named_cursors;
 mod sieve;
 mod stream;
 #[cfg(test)]
@@ -29,6 +30,7 @@ use stream::ReadSlots;
 
 pub(crate) use cursor::is_there;
 pub(crate) use item::{Block, Item};
+pub(crate) use named_cursors::NamedCursors;
 pub(crate) use stream::{Ended, ReadStream};
 
 /// Looks at the log at once, over all READs; half of them for one owner who is alone.
@@ -45,11 +47,13 @@ pub(crate) struct Reads {
     open: Arc<Slots>,
     /// Regular expressions in filters.
     expressions: Arc<Semaphore>,
+    pub(crate) cursors: NamedCursors,
 }
 
 impl Reads {
     pub(crate) fn new(journal: Arc<Journal>, reach: AckLevel) -> Arc<Self> {
         Arc::new(Self {
+            cursors: NamedCursors::new(journal.clone(), reach),
             journal,
             reach,
             looks: Quota::new(CONCURRENT_LOOKS_MAX),

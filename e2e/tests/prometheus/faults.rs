@@ -12,6 +12,7 @@ use clad_proto::{AckLevel, ErrorCode};
 use nix::sys::signal::Signal;
 
 use crate::certs::{Authority, replace};
+use crate::load::commit_cursor;
 use crate::server::Prometheus;
 
 fn append(daemon: &Daemon, records: std::ops::Range<u64>) {
@@ -48,6 +49,25 @@ fn a_daemon_that_is_killed() {
     prometheus.wait_firing(&["CladAbsent"]);
     prometheus.scrape(Some(&daemon));
     prometheus.wait_over(&["CladAbsent"]);
+}
+
+/// A reader stays away: its cursor is behind, then what it holds is more than it may be.
+#[test]
+#[ignore = "cargo xtask ci prometheus"]
+fn a_cursor_that_stays_behind() {
+    let setup = Setup::new().set("journal.segment_bytes", "1MiB").set("limits.max_append_bytes", "256KiB");
+    let setup = setup.set("journal.max_record_bytes", "128KiB").set("retention.max_bytes", "3MiB");
+    let daemon = setup.set("retention.max_held_bytes", "4MiB").start();
+    append(&daemon, 0..10);
+    let prometheus = Prometheus::over(&daemon);
+    commit_cursor(&daemon, "to-b", 5);
+    prometheus.is_silent(&["CladCursorBehind", "CladCursorLost"]);
+    prometheus.wait_firing(&["CladCursorBehind"]);
+    let (mut raw, _) = Raw::producer(&daemon.socket());
+    (0..120).for_each(|sequence| _ = raw.append_acked(sequence, AckLevel::Written, &[&[b'x'; 100 << 10]]));
+    prometheus.wait_firing(&["CladCursorLost"]);
+    commit_cursor(&daemon, "to-b", daemon.status().offsets.expect("offsets").written);
+    prometheus.wait_over(&["CladCursorBehind", "CladCursorLost"]);
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod cursors;
 mod filters;
 mod follow;
 mod hostile_filters;
+mod named;
 mod senders;
 mod tailer;
 

@@ -6,6 +6,7 @@ use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
 
+use clad_client::{Cursor, Cursors, LogId};
 use clad_e2e::raw::{hello, payload};
 use clad_e2e::web::metrics;
 use clad_e2e::{Daemon, Raw, Setup, not_run};
@@ -270,6 +271,47 @@ fn the_share_of_one_owner_in_the_log_changes() {
     assert!(error.code == ErrorCode::QuotaExceeded && error.text.contains("per_owner_bytes"), "{error}");
     reload(&daemon, "[retention]\nmax_bytes = \"1GiB\"\n");
     raw.append_acked(12, AckLevel::Written, &[&body]);
+}
+
+fn commit_cursor(daemon: &Daemon, name: &str, offset: u64, hold: bool) -> Result<(), Option<ErrorCode>> {
+    let status = daemon.status();
+    let log_id = LogId::from_bytes(status.log_id[..].try_into().expect("16 bytes"));
+    let place = Cursor { log_id, epoch: status.epoch, offset };
+    let address = daemon.address("unix").parse().expect("an address");
+    let commit = async { Cursors::connect(address).await.expect("connected").commit(name, place, hold, "").await };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(commit).map(drop).map_err(|error| error.code())
+}
+
+#[test]
+fn the_number_of_cursors_changes() {
+    let daemon = daemon();
+    reload(&daemon, "max_cursors = 1\n");
+    assert_eq!(commit_cursor(&daemon, "a", 0, false), Ok(()));
+    assert_eq!(commit_cursor(&daemon, "b", 0, false), Err(Some(ErrorCode::TooManyCursors)));
+    reload(&daemon, "max_cursors = 8\n");
+    assert_eq!(commit_cursor(&daemon, "b", 0, false), Ok(()));
+}
+
+#[test]
+fn the_bytes_that_cursors_hold_change() {
+    let small = [
+        ("journal.segment_bytes", "1MiB"),
+        ("limits.max_append_bytes", "256KiB"),
+        ("journal.max_record_bytes", "128KiB"),
+    ];
+    let daemon = small.into_iter().fold(Setup::new(), |setup, (key, value)| setup.set(key, value)).start();
+    reload(&daemon, "[retention]\nmax_bytes = \"3MiB\"\nmax_held_bytes = \"1GiB\"\n");
+    let (mut raw, _) = Raw::producer(&daemon.socket());
+    let body = vec![b'x'; 100 << 10];
+    raw.append_acked(0, AckLevel::Written, &[&body]);
+    assert_eq!(commit_cursor(&daemon, "a", 0, true), Ok(()));
+    (1..100).for_each(|sequence| _ = raw.append_acked(sequence, AckLevel::Written, &[&body]));
+    // Retention looks five times a second, and is done with a look when it says what is held.
+    daemon.wait_until("something is held", |status| status.cursors.as_ref().is_some_and(|all| all.held_bytes > 0));
+    assert_eq!(daemon.status().lowest_offset, 0);
+    reload(&daemon, "[retention]\nmax_bytes = \"3MiB\"\nmax_held_bytes = \"1MiB\"\n");
+    daemon.wait_until("the rest is removed", |status| status.lowest_offset > 20);
 }
 
 #[test]

@@ -298,7 +298,7 @@ fn rules_that_are_not_sound_leave_the_old_in_force() {
     let file = folder.path().join("tokens");
     let cases = [
         (good.replace("uid:*", "uid:no-such-user-here"), "access.rule 3 ("),
-        (good.replace("[\"append\"]", "[\"apend\"]"), "expected one of append, read, admin"),
+        (good.replace("[\"append\"]", "[\"apend\"]"), "expected one of append, read, hold, admin"),
         (good.replace("tokens\"", "no-tokens\""), "access.tokens_file = "),
         (good.clone(), "others may write it (mode 0666)"),
     ];

@@ -180,6 +180,13 @@ impl Meta {
         forgotten || from >= gone.to || self.lost.iter().any(|known| known.from <= from && gone.to <= known.to)
     }
 
+    /// Where the records that a place of this epoch has read part from those of this log: the start of the first later
+    /// epoch, if that lies below the place. Nothing where they are the same up to there.
+    pub fn parting(&self, epoch: u32, offset: u64) -> Option<EpochStart> {
+        // An epoch that gave no offset is not stored; it began where the next one did.
+        self.epochs.iter().find(|e| e.epoch > epoch).filter(|next| offset > next.first_offset).copied()
+    }
+
     /// Notes that retention has passed the segments and the offsets below.
     pub fn pass(&mut self, lowest_segment: u64, lowest_offset: u64) {
         (self.lowest_segment, self.lowest_offset) = (lowest_segment, lowest_offset);
@@ -400,6 +407,11 @@ mod tests {
         meta.push_epoch(5, 200);
         assert_eq!(meta.epochs.len(), 2, "epoch 4 gave no offset");
         assert_eq!([0, 1, 5, 6].map(|epoch| meta.end_of(epoch)), [None, Some(200), None, None]);
+        let parting = |epoch, offset| meta.parting(epoch, offset).map(|next| (next.epoch, next.first_offset));
+        assert_eq!(
+            [(1, 200), (1, 201), (4, 200), (5, 900)].map(|(e, o)| parting(e, o)),
+            [None, Some((5, 200)), None, None]
+        );
         for i in 0..MAX_EPOCHS as u64 + 10 {
             meta.push_epoch(10 + i as u32, 300 + i);
         }

@@ -9,6 +9,7 @@ pub mod batch;
 mod bytes;
 pub mod checksum;
 pub mod chunk;
+pub mod cursors;
 pub mod footer;
 pub mod meta;
 pub mod resend;
@@ -22,6 +23,10 @@ pub const ALIGN: u64 = 64;
 pub const META_NAME: &str = "clad.meta";
 /// The file whose lock keeps two daemons apart.
 pub const LOCK_NAME: &str = "clad.lock";
+/// Folder of the named cursors.
+pub const CURSORS_DIR: &str = "cursors";
+/// The file of the named cursors.
+pub const CURSORS_NAME: &str = "cursors/table";
 /// Folder for files that recovery quarantines.
 pub const QUARANTINE: &str = "quarantine";
 

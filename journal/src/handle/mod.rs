@@ -8,6 +8,7 @@
 //! The watermarks are published after its release, and an older value never replaces a newer one.
 
 mod close;
+mod cursors;
 pub(crate) mod losses;
 #[cfg(feature = "models")]
 mod model;

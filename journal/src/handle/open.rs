@@ -6,6 +6,7 @@ use crate::clock::Clock;
 use crate::config::JournalConfig;
 use crate::env::{Env, Observer};
 use crate::error::OpenError;
+use crate::format::CURSORS_NAME;
 use crate::format::segment::SegmentHeader;
 use crate::io::Storage;
 use crate::read::catalog::Catalog;
@@ -18,6 +19,7 @@ use crate::run::watch::Watch;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use crate::sync::{Condvar, Mutex};
 use crate::write::committer::Committer;
+use crate::write::cursor_table::{CursorTable, Loaded};
 use crate::write::prepare;
 
 /// Recovers the log and opens its first segment; starts no thread.
@@ -44,6 +46,8 @@ pub(crate) fn open_shared(
     let first_own = env.meta.get().highest_segment.wrapping_add(1); // none yet: 0
     let mut report = r.report;
     let left_over = recovery_left_over(&env, &mut report)?;
+    let half_free_at_start = env.storage.space().map_or(0, |space| space.free / 2);
+    let cursors = open_cursors(&env, &mut report)?;
     let catalog = Arc::new(Catalog::new(r.sealed));
     let executor = Executor::new(env.clone(), catalog.clone(), r.before, recover::recover);
     let now = env.clock.boot_ns();
@@ -62,6 +66,9 @@ pub(crate) fn open_shared(
         executor,
         catalog,
         retention: Mutex::new(config.retention),
+        cursors,
+        half_free_at_start,
+        held_bytes: AtomicU64::new(0),
         first_own,
         background: (Mutex::new(false), Condvar::new()),
         closing: AtomicBool::new(false),
@@ -74,6 +81,19 @@ pub(crate) fn open_shared(
     });
     shared.open_first();
     Ok((shared, report))
+}
+
+/// The named cursors. A file of which nothing can be read is quarantined: the log does not depend on it.
+fn open_cursors(env: &Env, report: &mut Report) -> Result<CursorTable, OpenError> {
+    let log_id = env.meta.get().log_id;
+    match CursorTable::load(env.storage.as_ref(), log_id)? {
+        Loaded::Table(table) => Ok(table),
+        Loaded::Damaged(bytes) => {
+            let moved = recover::quarantine_name(env.storage.as_ref(), CURSORS_NAME);
+            report.unknown(vec![(moved.map_err(OpenError::io("quarantine cursors/table"))?, bytes)]);
+            Ok(CursorTable::new(log_id))
+        }
+    }
 }
 
 fn recovery_left_over(env: &Env, report: &mut Report) -> Result<Option<SegmentHeader>, OpenError> {

@@ -23,7 +23,8 @@ const PIECE: usize = 1 << 20;
 pub(crate) fn quarantine_name(storage: &dyn Storage, name: &str) -> io::Result<String> {
     storage.create_dir(QUARANTINE)?;
     let taken: Vec<String> = storage.list(QUARANTINE)?.into_iter().map(|entry| entry.name).collect();
-    let free = (0..).map(|n| format!("{name}.{n}")).find(|free| !taken.contains(free)).unwrap_or_default();
+    let flat = name.replace('/', "-");
+    let free = (0..).map(|n| format!("{flat}.{n}")).find(|free| !taken.contains(free)).unwrap_or_default();
     let quarantined = format!("{QUARANTINE}/{free}");
     storage.rename(name, &quarantined)?;
     storage.sync_dir(QUARANTINE)?;

@@ -12,7 +12,7 @@ use crate::format::batch::BatchHeader;
 use crate::format::footer::{Footer, TRAILER};
 use crate::format::meta::{Meta, NONE};
 use crate::format::segment::{HeaderError, SegmentHeader};
-use crate::format::{LOCK_NAME, META_NAME, QUARANTINE, parse_segment_name, segment_name};
+use crate::format::{CURSORS_DIR, LOCK_NAME, META_NAME, QUARANTINE, parse_segment_name, segment_name};
 use crate::io::{Access, Entry, EntryKind, File, IoBuf, Lock, Storage, if_there, is_bad_place, read_thrice};
 use crate::recover::scan::scan;
 use crate::write::segment_file;
@@ -92,7 +92,7 @@ pub(crate) fn is_ours(entry: &Entry) -> bool {
             name == META_NAME || name == LOCK_NAME || parse_segment_name(name).is_some()
         }
         // lost+found: a file system of its own is the best place for a log.
-        EntryKind::Dir => [QUARANTINE, "cursors", "lost+found"].contains(&entry.name.as_str()),
+        EntryKind::Dir => [QUARANTINE, CURSORS_DIR, "lost+found"].contains(&entry.name.as_str()),
         // Sockets lie in the data folder by default.
         EntryKind::Other => entry.name.ends_with(".sock"),
     }

@@ -4,11 +4,13 @@
 //! than [`ZEROING_PAUSE`]). So preparing neither starves appends nor comes too late. Retention removes whole sealed
 //! segments, oldest first, never the newest, only after `clad.meta` has durably passed them. Each removal follows the
 //! current rules: after their withdrawal no further segment is removed. For room, no more are removed than needed
-//! ([`PendingReclaim`]). By age, none is removed while the wall clock is not trusted ([`ClockTrust`]).
+//! ([`PendingReclaim`]). By age, none is removed while the wall clock is not trusted ([`ClockTrust`]). What a cursor holds
+//! stays up to a bound, and only while there is room: a hold never fills the disk, and it follows what is synced.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::config::Retention;
 use crate::env::{Event, Rule};
 use crate::format::segment::SegmentHeader;
 use crate::format::segment_name;
@@ -18,6 +20,7 @@ use crate::run::shared::Shared;
 use crate::sync::atomic::Ordering;
 use crate::sync::thread;
 use crate::write::clock_trust::{ClockTrust, Doubt};
+use crate::write::cursor_table::unread_from;
 use crate::write::pending_reclaim::PendingReclaim;
 use crate::write::prepare::{self, NotReused, Space};
 
@@ -139,12 +142,14 @@ impl RetentionState {
         self.count_owners(shared);
         // While a rotation is under way no next segment is wanted yet: what goes now could not become it.
         let soon = shared.env().config.recycle && shared.with(|c| c.lifecycle.is_rotating());
-        if shared.retention() == crate::config::Retention::default() || soon {
+        if !shared.retention().removes() || soon {
             return;
         }
+        let (mut held, mut made_room) = (None, false);
+        shared.held_bytes.store(0, Ordering::Relaxed);
         let all = shared.catalog().all();
-        let (mut total, keep_from) = (all.iter().map(|s| s.bytes).sum::<u64>(), all.len().saturating_sub(1));
-        for (sealed, following) in all[..keep_from].iter().zip(&all[1.min(all.len())..]) {
+        let mut total = all.iter().map(|s| s.bytes).sum::<u64>();
+        for (at, (sealed, following)) in all.iter().zip(all.iter().skip(1)).enumerate() {
             let r = shared.retention();
             // The next start continues it: a close does not wait for all removals.
             if total.saturating_sub(sealed.bytes) < r.keep_bytes || shared.is_closing() {
@@ -153,9 +158,20 @@ impl RetentionState {
             let short = r.min_free > 0 && self.is_short(shared, r.min_free);
             let age_rests = !self.clock.allows(shared.env().clock.boot_ns());
             let Some(rule) = rule(shared, &r, (sealed, following), (total, short), age_rests) else { return };
+            if is_held(shared, sealed, following) {
+                let bytes = *held.get_or_insert_with(|| removable(shared, &r, &all[at..], total, age_rests));
+                shared.held_bytes.store(bytes, Ordering::Relaxed);
+                // A full disk wins over a cursor. For lack of room one goes at a look: the next look sees what that gave.
+                let makes_room = !made_room && lacks_room(shared);
+                if bytes <= r.held_at_most(shared.half_free_at_start) && !short && !makes_room {
+                    return;
+                }
+                made_room |= makes_room;
+            }
             // Bytes per owner, while the footer can still be read.
             let owners = self.has_counted(shared, sealed.number).then(|| owners_of(shared, sealed));
             let gone = remove(shared, sealed, following, rule);
+            held = held.map(|bytes| bytes.saturating_sub(sealed.bytes));
             if gone.is_some() {
                 let lowest_offset = shared.lowest_offset();
                 shared.with(|c| {
@@ -223,7 +239,7 @@ impl RetentionState {
 
 fn rule(
     shared: &Arc<Shared>,
-    r: &crate::config::Retention,
+    r: &Retention,
     (sealed, following): (&Sealed, &Sealed),
     (total, short): (u64, bool),
     age_rests: bool,
@@ -248,6 +264,58 @@ fn rule(
     ((old && !age_rests) || empty).then_some(Rule::MaxAge)
 }
 
+/// True if a cursor that holds has not read all of a segment.
+fn is_held(shared: &Arc<Shared>, sealed: &Sealed, following: &Sealed) -> bool {
+    let cursors = shared.cursors.all();
+    if !cursors.iter().any(|cursor| cursor.hold) {
+        return false;
+    }
+    let meta = shared.env().meta.get();
+    let unread = cursors.iter().filter(|cursor| cursor.hold).map(|cursor| unread_from(&meta, cursor)).min();
+    // Whose end cannot be found is held by nobody: it must not keep the others from going.
+    let end = end_of(shared, sealed, following).ok().flatten();
+    unread.zip(end).is_some_and(|(unread, end)| unread < end)
+}
+
+/// Bytes of the segments that the rules would remove, one after the other from the first on.
+fn removable(shared: &Arc<Shared>, r: &Retention, all: &[Arc<Sealed>], total: u64, age_rests: bool) -> u64 {
+    let mut bytes = 0;
+    for (sealed, following) in all.iter().zip(all.iter().skip(1)) {
+        let left = total.saturating_sub(bytes);
+        let keeps = left.saturating_sub(sealed.bytes) < r.keep_bytes;
+        if keeps || rule(shared, r, (sealed, following), (left, false), age_rests).is_none() {
+            break;
+        }
+        bytes += sealed.bytes;
+    }
+    bytes
+}
+
+/// True if a next segment is wanted, and there is no room for it.
+fn lacks_room(shared: &Arc<Shared>) -> bool {
+    shared.with(|c| c.wants_prepared().is_some() && c.segments.supply.free_segments() == 0)
+}
+
+/// One past the last offset that goes with a segment; nothing where that cannot be found. One that is damaged beyond
+/// reading ends where the next one begins. Of what the next one repeats, the next one holds the copy that counts.
+fn end_of(shared: &Arc<Shared>, sealed: &Sealed, following: &Sealed) -> std::io::Result<Option<u64>> {
+    let storage = shared.storage();
+    let summary = sealed.summary(storage.as_ref())?;
+    let next = following.summary(storage.as_ref())?.map(|s| s.first_offset);
+    Ok([summary.map(|s| s.end_offset), next].into_iter().flatten().min())
+}
+
+/// Reports the cursors that have not read what is removed.
+fn report_lost_cursors(shared: &Arc<Shared>, lowest_offset: u64, end_offset: u64) {
+    let meta = shared.env().meta.get();
+    for cursor in shared.cursors.all().iter().filter(|cursor| cursor.hold) {
+        let from = unread_from(&meta, cursor);
+        if (lowest_offset..end_offset).contains(&from) {
+            shared.env().emit(Event::CursorLost { name: cursor.name.clone(), from, to: end_offset });
+        }
+    }
+}
+
 /// Bytes of a segment by owner; nothing if its footer does not contain them.
 fn owners_of(shared: &Arc<Shared>, sealed: &Sealed) -> Vec<(u64, u64)> {
     let proof = sealed.proof(shared.storage().as_ref());
@@ -263,13 +331,10 @@ enum Gone {
 }
 
 fn remove(shared: &Arc<Shared>, sealed: &Sealed, following: &Sealed, rule: Rule) -> Option<Gone> {
-    let storage = shared.storage();
-    // One that is damaged beyond reading ends where the next one begins; it must not keep the others from going.
-    let summary = sealed.summary(storage.as_ref()).ok()?;
-    let next = following.summary(storage.as_ref()).ok()?.map(|s| s.first_offset);
-    // Of what the next one repeats, it holds the copy that counts, and that stays.
-    let end_offset = [summary.map(|s| s.end_offset), next].into_iter().flatten().min()?.max(shared.lowest_offset());
-    let first_offset = summary.map_or(shared.lowest_offset(), |s| s.first_offset);
+    let lowest_offset = shared.lowest_offset();
+    let summary = sealed.summary(shared.storage().as_ref()).ok()?;
+    let end_offset = end_of(shared, sealed, following).ok()??.max(lowest_offset);
+    let first_offset = summary.map_or(lowest_offset, |s| s.first_offset);
     let passed = shared.env().meta.update_both(|m| {
         m.pass(sealed.number + 1, end_offset);
     });
@@ -280,6 +345,7 @@ fn remove(shared: &Arc<Shared>, sealed: &Sealed, following: &Sealed, rule: Rule)
     // Removed from the list before the folder: a later lookup then returns the gap.
     shared.catalog().remove(sealed.number);
     shared.env().emit(Event::Removed { segment: sealed.number, first_offset, end_offset, rule });
+    report_lost_cursors(shared, lowest_offset, end_offset);
     let suspect = summary.is_none_or(|s| s.damaged);
     let used_again = !suspect && use_again(shared, sealed);
     Some(if used_again { Gone::UsedAgain } else { discard(shared, sealed.number) })

@@ -19,6 +19,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Condvar, Mutex, MutexGuard, unpoisoned};
 use crate::write::batch::Batch;
 use crate::write::committer::{Committer, Done, Failure, Step};
+use crate::write::cursor_table::CursorTable;
 use crate::write::watermarks::Watermarks;
 
 /// An unchanged complaint is reported again after this time.
@@ -37,6 +38,11 @@ pub(crate) struct Shared {
     pub(crate) executor: Executor,
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) retention: Mutex<Retention>,
+    pub(crate) cursors: CursorTable,
+    /// Half of the file system's free space at the start: bytes that cursors may hold, where no rule says how many.
+    pub(crate) half_free_at_start: u64,
+    /// Bytes that retention would have removed, and that stay for a cursor, as last seen.
+    pub(crate) held_bytes: AtomicU64,
     /// The first segment that this start creates: those below were sealed when it found them, or by it.
     pub(crate) first_own: u64,
     pub(crate) background: (Mutex<bool>, Condvar),

@@ -6,6 +6,7 @@ pub(crate) mod batch;
 pub(crate) mod buffer_pool;
 pub(crate) mod clock_trust;
 pub(crate) mod committer;
+pub(crate) mod cursor_table;
 pub(crate) mod metafile;
 pub mod owner_bytes;
 pub(crate) mod pending_reclaim;

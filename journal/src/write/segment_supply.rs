@@ -65,6 +65,11 @@ impl SegmentSupply {
         prepared + if self.unopened.is_some() { 0 } else { self.free_segments }
     }
 
+    /// Segments that the disk has room for beside the prepared one, as last seen.
+    pub(crate) fn free_segments(&self) -> u64 {
+        self.free_segments
+    }
+
     pub(crate) fn is_prepared(&self) -> bool {
         self.prepared.is_some()
     }

@@ -7,6 +7,7 @@ use super::{
     append::Append,
     bare,
     control::Fields,
+    cursor::{CommitCursor, CursorState, GetCursor},
     error_body::ErrorFrame,
     handshake::{Hello, Welcome},
     header::{FrameError, FrameHeader, FrameType, all_frames},
@@ -134,6 +135,9 @@ fn decode_control(header: FrameHeader, body: &[u8]) -> Result<Frame, FrameError>
         FrameType::ReadEnd => Frame::ReadEnd(ReadEnd::decode(fields)?),
         FrameType::Progress => Frame::Progress(Progress::decode(fields)?),
         FrameType::Ring => Frame::Ring(RingWanted::decode(fields)?),
+        FrameType::CommitCursor => Frame::CommitCursor(CommitCursor::decode(fields)?),
+        FrameType::GetCursor => Frame::GetCursor(GetCursor::decode(fields)?),
+        FrameType::Cursor => Frame::Cursor(CursorState::decode(fields)?),
         FrameType::RingGiven => Frame::RingGiven(RingGiven::decode(fields)?),
         FrameType::Ping => fields.end().map(|()| Frame::Ping(id))?,
         FrameType::Pong => fields.end().map(|()| Frame::Pong(id))?,
@@ -168,6 +172,9 @@ impl Frame {
             Self::Ring(frame) => frame.encode(buf),
             Self::RingGiven(frame) => frame.encode(buf),
             Self::Progress(frame) => frame.encode(buf),
+            Self::CommitCursor(frame) => frame.encode(buf),
+            Self::GetCursor(frame) => frame.encode(buf),
+            Self::Cursor(frame) => frame.encode(buf),
         }
     }
 }

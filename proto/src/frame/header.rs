@@ -35,6 +35,10 @@ macro_rules! all_frames {
             Bye = 0x07,
             /// Asks for a ring of shared memory.
             Ring = 0x08 (RingWanted),
+            /// Sets a named cursor, or removes it.
+            CommitCursor = 0x0A (CommitCursor),
+            /// Asks where a named cursor is.
+            GetCursor = 0x0B (GetCursor),
             /// Answers HELLO.
             Welcome = 0x41 (Welcome),
             /// An append has its offsets.
@@ -59,6 +63,8 @@ macro_rules! all_frames {
             RingGiven = 0x4B (RingGiven),
             /// A READ with a filter has passed over records that do not match.
             Progress = 0x4C (Progress),
+            /// Where a named cursor is now.
+            Cursor = 0x4D (CursorState),
         }
     };
 }
@@ -75,7 +81,7 @@ macro_rules! types {
 
         impl FrameType {
             /// All types.
-            pub const ALL: [Self; 20] = [$(Self::$name,)+];
+            pub const ALL: [Self; 23] = [$(Self::$name,)+];
         }
     };
 }

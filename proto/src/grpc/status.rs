@@ -30,7 +30,8 @@ fn grpc_code(code: ErrorCode) -> Code {
         | ErrorCode::FrameTooLarge
         | ErrorCode::RecordTooLarge
         | ErrorCode::AppendTooLarge
-        | ErrorCode::BadRecord => Code::InvalidArgument,
+        | ErrorCode::BadRecord
+        | ErrorCode::CursorInvalid => Code::InvalidArgument,
         ErrorCode::BadChecksum => Code::DataLoss,
         ErrorCode::UnsupportedVersion
         | ErrorCode::LevelUnreachable
@@ -38,8 +39,9 @@ fn grpc_code(code: ErrorCode) -> Code {
         | ErrorCode::FilterUnsupported => Code::FailedPrecondition,
         ErrorCode::SequenceGap | ErrorCode::SequenceOverlap | ErrorCode::SequenceTooOld => Code::OutOfRange,
         ErrorCode::ProducerFenced => Code::Aborted,
-        ErrorCode::ProducerNotYours | ErrorCode::PermissionDenied => Code::PermissionDenied,
+        ErrorCode::ProducerNotYours | ErrorCode::PermissionDenied | ErrorCode::CursorNotYours => Code::PermissionDenied,
         ErrorCode::TooManyProducers
+        | ErrorCode::TooManyCursors
         | ErrorCode::WindowExceeded
         | ErrorCode::Busy
         | ErrorCode::NoSpace

@@ -1,6 +1,7 @@
 //! What the tests share: arbitrary values, and one example of everything.
 #![allow(dead_code, reason = "each test uses a part")]
 
+use bytes::Bytes;
 use clad_proto::frame::*;
 use clad_proto::*;
 use proptest::{collection::vec, option, prelude::*};
@@ -344,6 +345,42 @@ pub(crate) fn frames() -> Vec<(&'static str, Frame)> {
         ("gap", Frame::Gap(Gap { request_id: 7, from: 10, to: 20, epoch: 3, reason: GapReason::Retention })),
         ("caught_up", Frame::CaughtUp(CaughtUp { request_id: 7, cursor: cursor() })),
         ("progress", Frame::Progress(Progress { request_id: 7, cursor: cursor() })),
+        (
+            "commit_cursor",
+            Frame::CommitCursor(CommitCursor {
+                request_id: 7,
+                name: "to-kafka".to_owned(),
+                place: Some(cursor()),
+                hold: true,
+                note: Bytes::from_static(b"topic 5"),
+            }),
+        ),
+        (
+            "remove_cursor",
+            Frame::CommitCursor(CommitCursor {
+                request_id: 7,
+                name: "to-kafka".to_owned(),
+                place: None,
+                hold: false,
+                note: Bytes::new(),
+            }),
+        ),
+        ("get_cursor", Frame::GetCursor(GetCursor { request_id: 7, name: "to-kafka".to_owned() })),
+        (
+            "cursor",
+            Frame::Cursor(CursorState {
+                request_id: 7,
+                named: Some(NamedCursor {
+                    place: cursor(),
+                    hold: true,
+                    lost: true,
+                    committed_ns: 0x0102_0304_0506_0708,
+                    unread_from: 900,
+                    note: Bytes::from_static(b"topic 5"),
+                }),
+            }),
+        ),
+        ("no_cursor", Frame::Cursor(CursorState { request_id: 7, named: None })),
         (
             "ring",
             Frame::Ring(RingWanted {

@@ -411,6 +411,27 @@ pub(crate) fn frame(kind: &str, fields: &Value, payload: impl Fn(&str) -> Payloa
         "PROGRESS" => {
             Frame::Progress(Progress { request_id: id, cursor: cursor(&object.take("cursor").expect("a cursor")) })
         }
+        "COMMIT_CURSOR" => {
+            let flags = object.number("flags");
+            let place = object.take("cursor").map(|place| cursor(&place));
+            assert_eq!(place.is_none(), flags & 2 != 0);
+            let (name, note) = (object.text("name"), object.bytes("note").into());
+            Frame::CommitCursor(CommitCursor { request_id: id, name, place, hold: flags & 1 != 0, note })
+        }
+        "GET_CURSOR" => Frame::GetCursor(GetCursor { request_id: id, name: object.text("name") }),
+        "CURSOR" => {
+            let flags = object.number("flags");
+            let named = object.take("cursor").map(|place| NamedCursor {
+                place: cursor(&place),
+                hold: flags & 2 != 0,
+                lost: flags & 4 != 0,
+                committed_ns: object.number("committed"),
+                unread_from: object.number("unread_from"),
+                note: object.bytes("note").into(),
+            });
+            assert_eq!(named.is_some(), flags & 1 != 0);
+            Frame::Cursor(CursorState { request_id: id, named })
+        }
         "READ_END" => Frame::ReadEnd(ReadEnd {
             request_id: id,
             cursor: cursor(&object.take("cursor").expect("a cursor")),

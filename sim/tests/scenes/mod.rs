@@ -4,14 +4,14 @@ pub(crate) mod overtaken;
 pub(crate) mod room;
 pub(crate) mod unsynced;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use clad_journal::format::checksum::plain;
 use clad_journal::format::segment::SegmentHeader;
 use clad_journal::io::Storage;
 use clad_journal::stepper::{Kind, Next, Stepper};
-use clad_journal::{Accepting, Append, JournalConfig, Level, Permit, Policy, Retention};
+use clad_journal::{Accepting, Append, Event, JournalConfig, Level, Permit, Policy, Retention};
 use clad_sim::disk::{Fault as DiskFault, OpKind, Options, Survival};
 use clad_sim::world::Tap;
 use clad_sim::{SimClock, SimDisk};
@@ -32,6 +32,7 @@ pub(crate) struct Stage {
     pub(crate) config: JournalConfig,
     journal: Option<Stepper>,
     pub(crate) sequence: u64,
+    pub(crate) events: Arc<Mutex<Vec<Event>>>,
 }
 
 impl Stage {
@@ -49,7 +50,8 @@ impl Stage {
         };
         let clock = SimClock::new(disk.boot_id());
         let tap = Tap::new(disk.clone(), None);
-        let mut stage = Self { disk, tap, clock, config, journal: None, sequence: 0 };
+        let events = Arc::default();
+        let mut stage = Self { disk, tap, clock, config, journal: None, sequence: 0, events };
         stage.start();
         stage
     }
@@ -59,10 +61,12 @@ impl Stage {
         self.disk = self.disk.reopen();
         self.tap = Tap::new(self.disk.clone(), None);
         let storage = Arc::new(self.tap.clone());
-        self.journal = Some(Stepper::open(storage, self.clock.clone(), self.config, Arc::new(|_| {})).unwrap());
+        let events = self.events.clone();
+        let observer = Arc::new(move |event: &Event| events.lock().unwrap().push(event.clone()));
+        self.journal = Some(Stepper::open(storage, self.clock.clone(), self.config, observer).unwrap());
     }
 
-    fn cut_power(&mut self, survival: Survival) {
+    pub(crate) fn cut_power(&mut self, survival: Survival) {
         self.journal = None;
         self.disk.power_cut_as(survival);
         self.clock.reboot(self.disk.boot_id(), Duration::from_secs(1));

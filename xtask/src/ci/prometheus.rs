@@ -43,7 +43,7 @@ const fn mounted(name: &'static str, test: &'static str) -> Case {
 }
 
 /// The longest first: they wait for Prometheus's windows most of the time, and so run side by side.
-const CASES: [Case; 18] = [
+const CASES: [Case; 19] = [
     mounted("a disk that gets full", "disks::a_disk_that_gets_full"),
     mounted("a disk that hangs, and one that is slow", "disks::a_disk_that_hangs_and_one_that_is_slow"),
     plain("a daemon that is killed", "faults::a_daemon_that_is_killed"),
@@ -62,6 +62,7 @@ const CASES: [Case; 18] = [
         wants: Wants::Clock,
     },
     plain("a device that gives errors", "disks::a_device_that_gives_errors"),
+    plain("a cursor that stays behind", "faults::a_cursor_that_stays_behind"),
     plain("writes that fail", "faults::writes_that_fail"),
     plain("a byte that is flipped", "faults::a_byte_that_is_flipped"),
     plain("a configuration that is refused", "faults::a_configuration_that_is_refused"),

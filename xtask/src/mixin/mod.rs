@@ -20,7 +20,7 @@ pub(crate) const RULES: [&str; 3] =
     ["rules/clad-recording.yaml", "rules/clad-alerts.yaml", "rules/clad-relay-alerts.yaml"];
 
 /// Each time in the rules, and what the tests have in its place: their Prometheus scrapes and evaluates twice a second.
-const SHORTER: [(&str, &str); 11] = [
+const SHORTER: [(&str, &str); 12] = [
     // Windows: 16 samples at least, and soon over.
     ("[5m]", "[8s]"),
     ("[15m]", "[15s]"),
@@ -34,7 +34,8 @@ const SHORTER: [(&str, &str); 11] = [
     ("for: 10m\n", "for: 2s\n"),
     ("for: 15m\n", "for: 2s\n"),
     ("for: 1h\n", "for: 2s\n"),
-    // An age: CladDurableLag.
+    // Ages: CladCursorBehind, CladDurableLag.
+    ("clad_cursor_lag_seconds{job=\"clad\"} > 900\n", "clad_cursor_lag_seconds{job=\"clad\"} > 3\n"),
     ("clad_oldest_undurable_age_seconds{job=\"clad\"} > 30\n", "clad_oldest_undurable_age_seconds{job=\"clad\"} > 3\n"),
 ];
 /// No time of the tests is longer, in seconds.

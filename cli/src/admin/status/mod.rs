@@ -23,6 +23,7 @@ use self::attention::within_status;
 pub(super) use self::attention::{Weight, words};
 pub(super) use self::sample::Sample;
 use self::sample::{Quantile, mean, observations, quantile};
+use super::cursors;
 use crate::format::times;
 
 /// The last seconds, as far as the daemon remembers them.
@@ -89,6 +90,8 @@ pub(super) fn json(status: &v1::StatusResponse) -> Value {
     object["totals"] = status.counters.as_ref().map(totals).into();
     object["recent"] = sample.as_ref().map(recent).into();
     object["substrate"] = status.substrate.as_ref().map(substrate_json).into();
+    object["cursors"] = status.cursors.iter().flat_map(|all| &all.cursors).map(cursors::object).collect();
+    object["held_bytes"] = json!(status.cursors.as_ref().map_or(0, |all| all.held_bytes));
     object["recovery"] = status.recovery.as_ref().map(recovery_json).into();
     object
 }

@@ -97,6 +97,7 @@ fn moving(sheet: &mut Sheet, status: &v1::StatusResponse, sample: Option<&Sample
     sheet
         .row("journal", journal(status, now_ns))
         .row("disk", disk(status))
+        .row("cursors", cursors(status))
         .row("clients", format!("{}; {} known", listed(&status.connections), counted(status.producers, "producer")))
         .row("rings", rings(status))
         .row("in flight", in_flight(status));
@@ -197,6 +198,19 @@ fn journal(status: &v1::StatusResponse, now_ns: u64) -> String {
     };
     let (segments, taken) = (counted(status.segments, "segment"), bytes(status.bytes));
     format!("{segments}, {next}; {taken} in {}{back}{again}", status.journal_dir)
+}
+
+/// Nothing where there is none.
+fn cursors(status: &v1::StatusResponse) -> String {
+    let Some(all) = status.cursors.as_ref().filter(|all| !all.cursors.is_empty()) else { return String::new() };
+    let lost = all.cursors.iter().filter(|cursor| cursor.lost).count();
+    let lost = if lost == 0 { String::new() } else { format!("; {lost} lost records") };
+    let furthest = all.cursors.iter().max_by_key(|cursor| cursor.lag_records);
+    let behind = furthest.filter(|cursor| cursor.lag_records > 0).map_or_else(
+        || "none is behind".to_owned(),
+        |cursor| format!("{} is {} records behind", cursor.name, count(cursor.lag_records)),
+    );
+    format!("{}; {behind}; {} held{lost}", all.cursors.len(), bytes(all.held_bytes))
 }
 
 fn disk(status: &v1::StatusResponse) -> String {

@@ -1,13 +1,16 @@
 //! From the bytes that came to the request of each whole frame.
 
+use std::future::Future;
+
 use clad_journal::DeferredWrite;
-use clad_proto::frame::{Frame, FrameError, FrameType, RawFrame, encode_pong};
+use clad_proto::frame::{CursorState, Frame, FrameError, FrameType, RawFrame, encode_pong};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo};
 
 use super::appends::Flow;
 use super::burst::Burst;
 use super::connection::Connection;
 use super::ring::misplaced_fds;
+use crate::config::Right;
 use crate::ingest::admission::count_refusal;
 use crate::ingest::reactor::defer_write;
 
@@ -96,6 +99,17 @@ impl Connection {
                     self.output.error(read.request_id, error);
                 }
             }
+            Frame::CommitCursor(commit) => {
+                let (reads, peer) = (self.service.reads.clone(), self.appends.peer.clone());
+                self.cursor(commit.request_id, async move { reads.cursors.commit(&peer, &commit).await });
+            }
+            Frame::GetCursor(get) => {
+                let (reads, may) = (self.service.reads.clone(), self.appends.peer.check(Right::Read));
+                self.cursor(
+                    get.request_id,
+                    async move { may.map(|()| reads.cursors.state(get.request_id, &get.name)) },
+                );
+            }
             Frame::Ping(request_id) => encode_pong(&mut self.output.bytes, request_id),
             Frame::CancelRead(request_id) => self.output.reads.cancel(request_id),
             Frame::Ring(wanted) => self.appends.ask_for_ring(wanted)?,
@@ -109,6 +123,16 @@ impl Connection {
             }
         }
         Ok(Flow::NeedBytes)
+    }
+
+    fn cursor(
+        &mut self,
+        request_id: u32,
+        answer: impl Future<Output = Result<CursorState, ErrorInfo>> + Send + 'static,
+    ) {
+        if let Err(error) = self.output.reads.begin_cursor(request_id, answer) {
+            self.output.error(request_id, error);
+        }
     }
 
     /// Reports an error that ends the connection.

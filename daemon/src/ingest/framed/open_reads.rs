@@ -1,12 +1,13 @@
-//! The READs of a connection that have not ended.
+//! The READs of a connection that have not ended, and its requests about named cursors.
 //!
 //! Invariants: at most [`MAX_READS_PER_CONNECTION`] are open, each with a request id of its own. One is forgotten when
 //! its task is over and its last block was taken. All end with the connection.
 
 use std::collections::HashMap;
+use std::future::Future;
 
-use bytes::Bytes;
-use clad_proto::frame::Read;
+use bytes::{Bytes, BytesMut};
+use clad_proto::frame::{CursorState, ErrorFrame, Read};
 use clad_proto::limits::{MAX_READS_PER_CONNECTION, MIN_VERSION};
 use clad_proto::{ErrorCode, ErrorInfo};
 use tokio::sync::{mpsc, watch};
@@ -57,6 +58,34 @@ impl OpenReads {
         let (cancel, cancelled) = watch::channel(false);
         let task = tokio::spawn(start.run(self.blocks.0.clone(), service.stop.clone(), cancelled));
         self.open.insert(read.request_id, OpenRead { task: task.abort_handle(), follows: read.follow, cancel });
+        Ok(())
+    }
+
+    /// Begins a request about a named cursor: its answer comes as a block. An error is its answer.
+    pub(super) fn begin_cursor(
+        &mut self,
+        request_id: u32,
+        answer: impl Future<Output = Result<CursorState, ErrorInfo>> + Send + 'static,
+    ) -> Result<(), ErrorInfo> {
+        self.forget_ended();
+        if self.open.contains_key(&request_id) {
+            return Err(ErrorInfo::new(ErrorCode::MalformedFrame, "this request id is in use on this connection"));
+        }
+        if self.open.len() >= MAX_READS_PER_CONNECTION {
+            let text = "too many READs and cursors are under way on this connection";
+            return Err(ErrorInfo::new(ErrorCode::Busy, text).retry_after_ms(100));
+        }
+        let blocks = self.blocks.0.clone();
+        let task = tokio::spawn(async move {
+            let mut block = BytesMut::new();
+            match answer.await {
+                Ok(state) => state.encode(&mut block),
+                Err(error) => ErrorFrame { request_id, error }.encode(&mut block),
+            }
+            let _ = blocks.send(block.freeze()).await;
+        });
+        let cancel = watch::Sender::new(false);
+        self.open.insert(request_id, OpenRead { task: task.abort_handle(), follows: false, cancel });
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use clad_proto::frame::{GapReason, PeerMeta, Read, RecordsHead, Transport};
+use clad_proto::frame::{CommitCursor, CursorState, GapReason, PeerMeta, Read, RecordsHead, Transport};
 use clad_proto::grpc::{to_status, v1};
 use clad_proto::limits::MAX_READS_PER_CONNECTION;
 use clad_proto::{ErrorCode, ErrorInfo, PayloadView, otlp, payload_checksum};
@@ -40,16 +40,21 @@ pub(super) struct Log {
 
 impl Log {
     /// Checks that the caller may read.
-    fn check(&self, caller: Option<&Caller>, metadata: &MetadataMap) -> Result<(), ErrorInfo> {
+    fn check(&self, caller: Option<&Caller>, metadata: &MetadataMap) -> Result<Arc<Peer>, ErrorInfo> {
         let access = self.live_settings.service().admission.access.clone();
         let at = (Transport::Grpc, self.may_read);
         let nobody = || Peer::network(at.0, None, Owner::Network, at.1).judged(&access, Shown::Nothing);
         let peer = caller.map_or_else(nobody, |caller| caller.peer(at, metadata.as_ref(), &access))?;
         peer.check(Right::Read)?;
+        let peer = Arc::new(peer);
         if let Some(caller) = caller {
-            caller.serves(&Arc::new(peer), &access);
+            caller.serves(&peer, &access);
         }
-        Ok(())
+        Ok(peer)
+    }
+
+    fn peer_of<T>(&self, request: &Request<T>) -> Result<Arc<Peer>, Status> {
+        self.check(request.extensions().get::<Caller>(), request.metadata()).map_err(|error| to_status(&error))
     }
 }
 
@@ -80,6 +85,38 @@ impl v1::log_server::Log for Log {
         });
         Ok(Response::new(Blocks { blocks, block: Vec::new().into_iter() }))
     }
+
+    async fn commit_cursor(
+        &self,
+        request: Request<v1::CommitCursorRequest>,
+    ) -> Result<Response<v1::CursorResponse>, Status> {
+        let peer = self.peer_of(&request)?;
+        let commit = request.into_inner();
+        let place = commit.place.map(|place| {
+            let malformed = || ErrorInfo::new(ErrorCode::MalformedFrame, "the id of a log is 16 bytes");
+            place.cursor().ok_or_else(|| to_status(&malformed()))
+        });
+        let (place, hold) = (place.transpose()?, commit.hold);
+        let commit = CommitCursor { request_id: 0, name: commit.name, place, hold, note: commit.note };
+        let state = self.reads.cursors.commit(&peer, &commit).await;
+        state.map(shown).map_err(|error| to_status(&error))
+    }
+
+    async fn get_cursor(&self, request: Request<v1::GetCursorRequest>) -> Result<Response<v1::CursorResponse>, Status> {
+        self.peer_of(&request)?;
+        Ok(shown(self.reads.cursors.state(0, &request.into_inner().name)))
+    }
+}
+
+fn shown(state: CursorState) -> Response<v1::CursorResponse> {
+    Response::new(state.named.map_or_else(v1::CursorResponse::default, |named| v1::CursorResponse {
+        place: Some(named.place.into()),
+        hold: named.hold,
+        lost: named.lost,
+        committed: named.committed_ns,
+        unread_from: named.unread_from,
+        note: named.note,
+    }))
 }
 
 /// The answers of a read, taken out of their blocks.

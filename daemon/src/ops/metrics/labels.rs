@@ -123,6 +123,8 @@ label! {
         Append = "append",
         /// The peer may not read.
         Read = "read",
+        /// The peer may not hold.
+        Hold = "hold",
         /// The peer may not administer.
         Admin = "admin",
         /// Records of a component that the peer may not append.

@@ -1,13 +1,14 @@
 //! Counting, as functions: the rest of the daemon knows no metric by name.
 //!
-//! Invariants: every series is there, at 0, from the start; no label takes a value from outside; counting allocates
-//! nothing and looks nothing up. Before [`install`] all of this does nothing.
+//! Invariants: every series is there, at 0, from the start; no label takes a value from outside, but for names of cursors;
+//! counting allocates nothing and looks nothing up. Before [`install`] all of this does nothing.
 //!
 //! *Rejected* means that the refusal was reported to the sender; *dropped* means that it was reported to no one.
 //!
-//! The files: `labels` the closed sets, `table` the names, `histogram` fixed buckets, `damaged` the offsets that count
-//! as damaged, `scrape` the answer of `/metrics`, `snapshot` the part that the admin service reports.
+//! The files: `labels` the closed sets, `table` the names, `histogram` fixed buckets, `cursors` named cursors, `damaged` the
+//! offsets that count as damaged, `scrape` the answer of `/metrics`, `snapshot` the part that the admin service reports.
 
+mod cursors;
 mod damaged;
 mod histogram;
 mod labels;
@@ -19,6 +20,7 @@ mod tests;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+pub use cursors::CursorLag;
 pub(crate) use labels::Label;
 pub use labels::{
     Broken, Dropped, Fallback, Handshake, Level, OtlpCode, Recovery, Refused, Rejected, Rule, Share, SyslogFormat,
@@ -221,6 +223,15 @@ counting! { m:
 
     /// Retention by age rests, because the wall clock has jumped.
     pub fn retention_paused() { m.retention_pauses.increment(1) }
+
+    /// The named cursors, and the bytes that they hold against retention.
+    pub fn cursors(lags: Vec<CursorLag>, held_bytes: u64) {
+        m.cursors.set(lags);
+        m.cursor_held.set(float(held_bytes));
+    }
+
+    /// Retention removed what a cursor holds.
+    pub fn cursor_lost() { m.cursors_lost.increment(1) }
 
     /// Retention removed segments.
     pub fn retained_away(rule: Rule, segments: u64) { m.retained_away.of(rule).increment(segments) }

@@ -53,6 +53,11 @@ impl Scrape {
         Self::new()
     }
 
+    #[cfg(test)]
+    pub(super) fn set_cursors(&self, lags: Vec<super::CursorLag>) {
+        self.meters.cursors.set(lags);
+    }
+
     /// Has `look` called before each answer. The first one given stays.
     pub(crate) fn look_with(&self, look: impl Fn() + Send + Sync + 'static) {
         let _ = self.look.set(Box::new(look));
@@ -68,7 +73,7 @@ impl Scrape {
         self.with(|| self.process.collect());
         self.meters.publish();
         let mut text = self.handle.render();
-        self.meters.render_histograms(&mut text);
+        self.meters.render(&mut text);
         text
     }
 

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
 
+use super::cursors::{CursorLag, Cursors, Described};
 use super::damaged::Damaged;
 use super::histogram::{BYTES, Buckets, DURATIONS, Histogram, RECORDS};
 use super::labels::{
@@ -117,6 +118,11 @@ metrics_table! {
     TLS_HANDSHAKES = "clad_tls_handshakes_total", Counter, Handshake::NAME, "Handshakes of TLS, by their end.";
     TLS_EXPIRY = "clad_tls_certificate_expiry_timestamp_seconds", Gauge, "", "End of the first certificate of [tls] cert that ends; 0 without one.";
     TLS_RELOAD_FAILED = "clad_tls_reload_failed", Gauge, "", "1 while the files of [tls] are refused, and what was read before stays in force.";
+    CURSOR_LAG_RECORDS = "clad_cursor_lag_records", Gauge, "cursor", "Records that are written and that the named cursor has not read.";
+    CURSOR_LAG_BYTES = "clad_cursor_lag_bytes", Gauge, "cursor", "Bytes of the segments with records that the named cursor has not read.";
+    CURSOR_LAG_SECONDS = "clad_cursor_lag_seconds", Gauge, "cursor", "Age of the oldest record that the named cursor has not read; 0 if it has read all.";
+    CURSOR_HELD = "clad_cursor_held_bytes", Gauge, "", "Bytes that retention would have removed, and that named cursors hold.";
+    CURSORS_LOST = "clad_cursor_lost_total", Counter, "", "Times that retention removed records that a holding cursor had not read.";
     RETAINED_AWAY = "clad_retention_removed_segments_total", Counter, Rule::NAME, "Segments removed by the operator's rule.";
     RETENTION_PAUSES = "clad_retention_pauses_total", Counter, "", "Times that retention by age paused because the wall clock jumped, or was not synchronised at a start.";
 }
@@ -259,6 +265,9 @@ meters! { totals:
     tls_handshakes: Family<Handshake, Count> = totals.family(TLS_HANDSHAKES);
     tls_expiry: Gauge = gauge!(TLS_EXPIRY);
     tls_reload_failed: Gauge = gauge!(TLS_RELOAD_FAILED);
+    cursors: Cursors = Cursors::default();
+    cursor_held: Gauge = gauge!(CURSOR_HELD);
+    cursors_lost: Count = totals.total(counter!(CURSORS_LOST));
     retained_away: Family<Rule, Count> = totals.family(RETAINED_AWAY);
     retention_pauses: Count = totals.total(counter!(RETENTION_PAUSES));
 }
@@ -277,9 +286,9 @@ impl Meters {
         for metric in METRICS {
             match metric.kind {
                 Kind::Counter => describe_counter!(metric.name, metric.help),
-                Kind::Gauge => describe_gauge!(metric.name, metric.help),
-                // Rendered by itself, with its help.
-                Kind::Histogram => {}
+                Kind::Gauge if metric.label != "cursor" => describe_gauge!(metric.name, metric.help),
+                // Rendered here, with their help.
+                Kind::Gauge | Kind::Histogram => {}
             }
         }
         gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
@@ -291,8 +300,18 @@ impl Meters {
         self.totals.iter().for_each(|total| total.publish());
     }
 
-    /// The histograms in the text format.
-    pub(super) fn render_histograms(&self, out: &mut String) {
+    /// The histograms and the cursors in the text format.
+    pub(super) fn render(&self, out: &mut String) {
+        for metric in METRICS {
+            let value: fn(&CursorLag) -> String = match metric.name {
+                CURSOR_LAG_RECORDS => |lag| lag.records.to_string(),
+                CURSOR_LAG_BYTES => |lag| lag.bytes.to_string(),
+                CURSOR_LAG_SECONDS => |lag| lag.age.as_secs_f64().to_string(),
+                _ => continue,
+            };
+            let gauge = Described { name: metric.name, label: metric.label, help: metric.help };
+            self.cursors.render(&gauge, value, out);
+        }
         for metric in METRICS.iter().filter(|metric| metric.kind == Kind::Histogram) {
             let name = metric.name;
             let kind = metric.kind.as_str();
