@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::sync::Arc;
 
 /// Texts of faults that are kept, of each kind of sender.
 const FAULT_TEXTS_MAX: usize = 5;
@@ -63,6 +64,24 @@ impl Said {
 pub(crate) fn text(stream: &str, number: u64) -> String {
     let filling = "x".repeat((number.wrapping_mul(31) % FILLING_BYTES_MAX) as usize);
     format!("{stream} {number} {filling}.")
+}
+
+/// The texts that a sender sends.
+#[derive(Debug, Clone)]
+pub(crate) enum Texts {
+    /// Made from stream and number.
+    Made,
+    /// Lines, by their numbers.
+    Lines(Arc<Vec<Vec<u8>>>),
+}
+
+impl Texts {
+    pub(crate) fn get(&self, stream: &str, number: u64) -> Vec<u8> {
+        match self {
+            Self::Made => text(stream, number).into_bytes(),
+            Self::Lines(lines) => lines[number as usize].clone(),
+        }
+    }
 }
 
 /// A message of syslog with the text of a record.

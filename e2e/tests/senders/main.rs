@@ -13,6 +13,7 @@ mod check;
 mod follower;
 mod otlp;
 mod peers;
+mod real_logs;
 mod receiver;
 mod relays;
 mod run;
@@ -44,7 +45,7 @@ fn what_every_sender_was_answered_is_kept() {
         Programs { relay: relay.into(), systemd: systemd.into() }
     });
     let seed = seed();
-    let plan = Plan { kinds: KINDS.to_vec(), level: None, relays, seed, deaths: deaths(seed, kills) };
+    let plan = Plan { relays, ..Plan::of(&KINDS, seed, deaths(seed, kills)) };
     let report = plan.run(&mut Clad::start(&[]));
     println!("{report}\nkills: {} records were read before the end", report.followed);
     let faults = report.faults();
@@ -60,7 +61,7 @@ fn what_every_sender_was_answered_is_kept() {
 /// A daemon that is set up to break a promise.
 fn of_a_wrong_daemon(sets: &[(&str, &str)], kinds: &[&'static str], level: Option<&'static str>) -> Report {
     let deaths = vec![Death::Receiver; KILLS_OF_A_WRONG_DAEMON];
-    let plan = Plan { kinds: kinds.to_vec(), level, relays: None, seed: seed(), deaths };
+    let plan = Plan { level, ..Plan::of(kinds, seed(), deaths) };
     plan.run(&mut Clad::start(sets))
 }
 

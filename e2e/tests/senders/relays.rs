@@ -27,6 +27,8 @@ const LINES_PAUSE: Duration = Duration::from_millis(8);
 const ENTRIES: u64 = 150;
 const ENTRIES_PAUSE: Duration = Duration::from_millis(120);
 
+const FROM_FILES: &str = "[from.files]\nstart = \"beginning\"\npaths = [\"FOLDER/*.log\"]";
+
 /// Whether a text is a note of a relay's own.
 pub(crate) fn is_note(text: &str) -> bool {
     ["places of ", "this relay begins", "the journal ", "entries were left out"]
@@ -49,8 +51,7 @@ pub(crate) struct Relay {
 impl Relay {
     /// From a file to which lines are appended.
     pub(crate) fn of_files(program: &Path, daemon: &Place, mut rng: Rng) -> Self {
-        let from = "[from.files]\nstart = \"beginning\"\npaths = [\"FOLDER/*.log\"]";
-        let mut relay = Self::new("files", from, program, daemon, Rng::new(rng.number()));
+        let mut relay = Self::new("files", FROM_FILES, program, daemon, Rng::new(rng.number()));
         let path = relay.folder().join("a.log");
         let mut file = OpenOptions::new().create(true).append(true).open(path).expect("a file");
         relay.write(move |written| {
@@ -64,6 +65,13 @@ impl Relay {
             thread::sleep(LINES_PAUSE);
             end
         });
+        relay
+    }
+
+    /// From a file that has all of its lines.
+    pub(crate) fn of_a_file(program: &Path, daemon: &Place, lines: &[u8]) -> Self {
+        let relay = Self::new("files", FROM_FILES, program, daemon, Rng::new(0));
+        fs::write(relay.folder().join("a.log"), lines).expect("written");
         relay
     }
 

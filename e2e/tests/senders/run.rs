@@ -16,8 +16,6 @@ use crate::relays::Relay;
 use crate::sender::{Sender, requests};
 use crate::{check, syslog};
 
-/// Everything sends again; then up to the next death, at most.
-const PAUSE_MILLIS_MAX: u64 = 20;
 /// The longest delay of everything that a proxy forwards.
 const DELAY_MILLIS_MAX: u64 = 50;
 
@@ -87,6 +85,10 @@ pub(crate) struct Plan {
     pub(crate) relays: Option<Programs>,
     pub(crate) seed: u64,
     pub(crate) deaths: Vec<Death>,
+    /// Everything sends again; then up to the next death, at most.
+    pub(crate) pause: Duration,
+    /// Senders rest between two requests; else they send as fast as they are answered, and have no proxy before them.
+    pub(crate) rests: bool,
 }
 
 /// The result of a run.
@@ -137,13 +139,19 @@ struct Senders {
 }
 
 impl Plan {
+    /// Of senders that rest, and soon die.
+    pub(crate) fn of(kinds: &[&'static str], seed: u64, deaths: Vec<Death>) -> Self {
+        let pause = Duration::from_millis(20);
+        Self { kinds: kinds.to_vec(), level: None, relays: None, seed, deaths, pause, rests: true }
+    }
+
     pub(crate) fn run(&self, receiver: &mut dyn Receiver) -> Report {
         let mut rng = Rng::new(self.seed ^ 1);
         let mut senders = self.senders(receiver, &mut rng);
         let mut deaths = BTreeMap::new();
         for &death in &self.deaths {
             senders.wait_until_all_send(receiver);
-            thread::sleep(Duration::from_micros(rng.below(PAUSE_MILLIS_MAX * 1000)));
+            thread::sleep(self.pause.mul_f64(rng.below(1000) as f64 / 1000.0));
             *deaths.entry(death).or_default() += 1;
             match death {
                 Death::Receiver => {
@@ -167,6 +175,8 @@ impl Plan {
         let mut ended = senders.end_of_their_own(receiver);
         let said = senders.end(receiver);
         let End { stored, followed, mut faults } = receiver.end();
+        // The proxies may have had some of it until now.
+        drop(senders);
         faults.append(&mut ended);
         let verdicts = check::all(&said, stored.iter().map(|(text, is_cut)| Found { text, is_cut: *is_cut }));
         Report { seed: self.seed, deaths, verdicts, followed, faults }
@@ -176,9 +186,10 @@ impl Plan {
         let mut all = Senders { senders: Vec::new(), relays: Vec::new(), proxies: Vec::new() };
         for &kind in &self.kinds {
             let proxy = Proxy::to(receiver.place(kind), Rng::new(rng.number()));
-            let (place, level, rng) = (proxy.place().clone(), self.level, Rng::new(rng.number()));
+            let place = if self.rests { proxy.place().clone() } else { receiver.place(kind) };
+            let (level, rng) = (self.level, Rng::new(rng.number()));
             all.proxies.push(proxy);
-            all.senders.push(Sender::start(kind, move |shared| match kind {
+            all.senders.push(Sender::start(kind, self.rests, move |shared| match kind {
                 "grpc" => requests(kind, OverGrpc::to(&place, level), shared, rng),
                 "http" => requests(kind, OverHttp::to(&place, level), shared, rng),
                 "upload" => requests(kind, OverHttp::uploads(&place), shared, rng),
@@ -248,7 +259,7 @@ impl Senders {
         ended.map(|(sender, _)| format!("a connection of {} has ended by itself", sender.kind)).collect()
     }
 
-    fn end(mut self, receiver: &dyn Receiver) -> Vec<Said> {
+    fn end(&mut self, receiver: &dyn Receiver) -> Vec<Said> {
         self.senders.iter().for_each(Sender::stop);
         let until = Instant::now() + TEST_TIMEOUT;
         for relay in &mut self.relays {
@@ -260,7 +271,7 @@ impl Senders {
             }
         }
         let relayed: Vec<Said> = self.relays.iter().map(Relay::said).collect();
-        self.senders.into_iter().flat_map(Sender::end).chain(relayed).collect()
+        self.senders.drain(..).flat_map(Sender::end).chain(relayed).collect()
     }
 }
 

@@ -32,6 +32,8 @@ const REQUEST_RECORDS_MAX: u64 = 12;
 pub(crate) struct Shared {
     stopped: AtomicBool,
     deaths: AtomicU64,
+    /// It rests between two requests.
+    rests: bool,
     connections: AtomicU64,
     /// Records that were answered, or written where nothing is answered.
     progress: AtomicU64,
@@ -68,6 +70,17 @@ impl Shared {
         Ok(socket)
     }
 
+    pub(crate) const fn rests(&self) -> bool {
+        self.rests
+    }
+
+    /// Rests between two requests, for a time below a bound.
+    pub(crate) fn rest(&self, rng: &mut Rng, micros_max: u64) {
+        if self.rests {
+            thread::sleep(Duration::from_micros(rng.below(micros_max)));
+        }
+    }
+
     /// Waits before another try.
     pub(crate) fn retry_later(&self) {
         thread::sleep(RETRY_DELAY);
@@ -83,8 +96,12 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
-    pub(crate) fn start(kind: &'static str, send: impl FnOnce(&Shared) -> Vec<Said> + Send + 'static) -> Self {
-        let shared = Arc::new(Shared::default());
+    pub(crate) fn start(
+        kind: &'static str,
+        rests: bool,
+        send: impl FnOnce(&Shared) -> Vec<Said> + Send + 'static,
+    ) -> Self {
+        let shared = Arc::new(Shared { rests, ..Shared::default() });
         let own = shared.clone();
         let thread = thread::Builder::new().name(kind.to_owned()).spawn(move || send(&own)).expect("a thread");
         Self { kind, shared, thread }
@@ -160,7 +177,7 @@ pub(crate) fn requests(kind: &'static str, mut protocol: impl Requests, shared: 
             }
             shared.adds(said.sent - said.answered);
             said.answered = said.sent;
-            thread::sleep(Duration::from_micros(rng.below(PAUSE_MICROS_MAX)));
+            shared.rest(&mut rng, PAUSE_MICROS_MAX);
         }
         all.push(said);
     }

@@ -4,8 +4,6 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
-use std::thread;
-use std::time::Duration;
 
 use clad_e2e::Rng;
 use clad_e2e::proxy::Place;
@@ -42,7 +40,7 @@ pub(crate) fn stream(kind: &'static str, place: &Place, counts: bool, shared: &S
                 break;
             }
             shared.adds(said.sent - first);
-            thread::sleep(Duration::from_micros(rng.below(PAUSE_MICROS_MAX)));
+            shared.rest(&mut rng, PAUSE_MICROS_MAX);
         }
         // Nobody cut this one.
         if shared.is_stopped() {
@@ -54,16 +52,16 @@ pub(crate) fn stream(kind: &'static str, place: &Place, counts: bool, shared: &S
 }
 
 /// A session of RELP.
-struct Session {
+pub(crate) struct Session {
     socket: Arc<File>,
     next: u64,
     unread: Vec<u8>,
 }
 
 impl Session {
-    fn open(place: &Place, shared: &Shared) -> io::Result<Self> {
+    pub(crate) fn open(place: &Place, shared: &Shared) -> io::Result<Self> {
         let mut session = Self { socket: shared.connect(place)?, next: 1, unread: Vec::new() };
-        let offers = "relp_version=0\nrelp_software=clad-e2e\ncommands=syslog";
+        let offers = b"relp_version=0\nrelp_software=clad-e2e\ncommands=syslog";
         let mut bytes = Vec::new();
         session.put("open", offers, &mut bytes);
         (&*session.socket).write_all(&bytes)?;
@@ -71,9 +69,19 @@ impl Session {
         Ok(session)
     }
 
-    fn put(&mut self, command: &str, data: &str, into: &mut Vec<u8>) {
-        into.extend_from_slice(format!("{} {command} {} {data}\n", self.next, data.len()).as_bytes());
+    fn put(&mut self, command: &str, data: &[u8], into: &mut Vec<u8>) {
+        into.extend_from_slice(format!("{} {command} {} ", self.next, data.len()).as_bytes());
+        into.extend_from_slice(data);
+        into.push(b'\n');
         self.next += 1;
+    }
+
+    /// Sends messages and waits for their answers.
+    pub(crate) fn ask(&mut self, messages: &[Vec<u8>]) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        messages.iter().for_each(|message| self.put("syslog", message, &mut bytes));
+        (&*self.socket).write_all(&bytes)?;
+        messages.iter().try_for_each(|_| self.answer())
     }
 
     /// Waits for the next answer, which must be a success.
@@ -137,14 +145,16 @@ fn session(
 ) -> io::Result<()> {
     let mut session = Session::open(place, shared)?;
     let mut bytes = Vec::new();
+    // Who does not rest keeps the window full.
+    let (burst, unread) = if shared.rests() { (BURST_MAX + 1, WINDOW / 4) } else { (u64::MAX, WINDOW / 2) };
     for number in unanswered.iter() {
         *said.sends.entry(*number).or_insert(1) += 1;
-        session.put("syslog", &message(&said.stream, *number), &mut bytes);
+        session.put("syslog", message(&said.stream, *number).as_bytes(), &mut bytes);
     }
     loop {
         if !shared.is_stopped() {
-            for _ in 0..rng.below(BURST_MAX + 1).min((WINDOW.saturating_sub(unanswered.len())) as u64) {
-                session.put("syslog", &message(&said.stream, said.sent), &mut bytes);
+            for _ in 0..rng.below(burst).min((WINDOW.saturating_sub(unanswered.len())) as u64) {
+                session.put("syslog", message(&said.stream, said.sent).as_bytes(), &mut bytes);
                 unanswered.push_back(said.sent);
                 said.sent += 1;
             }
@@ -152,7 +162,7 @@ fn session(
         (&*session.socket).write_all(&bytes)?;
         bytes.clear();
         // Some answers stay unread for a while, and at the end none.
-        let stays = if shared.is_stopped() { 0 } else { rng.index(WINDOW / 4) };
+        let stays = if shared.is_stopped() { 0 } else { rng.index(unread) };
         while unanswered.len() > stays {
             session.answer()?;
             said.answered = unanswered.pop_front().expect("one waits") + 1;
@@ -161,6 +171,6 @@ fn session(
         if shared.is_stopped() && unanswered.is_empty() {
             return Ok(());
         }
-        thread::sleep(Duration::from_micros(rng.below(PAUSE_MICROS_MAX)));
+        shared.rest(rng, PAUSE_MICROS_MAX);
     }
 }

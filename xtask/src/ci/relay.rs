@@ -70,8 +70,9 @@ const CASES: [(&str, &str, &str); 19] = [
 pub(super) fn run(run: &mut Run) -> Result<()> {
     let kills = match run.args.as_slice() {
         [] => KILLS_DEFAULT,
-        [kills] => kills.parse().context("cargo xtask ci relay [KILLS]")?,
-        more => bail!("cargo xtask ci relay [KILLS], not {}", more.join(" ")),
+        [word] if word == "logs" => return real_logs(run),
+        [kills] => kills.parse().context("cargo xtask ci relay [KILLS | logs]")?,
+        more => bail!("cargo xtask ci relay [KILLS | logs], not {}", more.join(" ")),
     };
     need("logrotate", &["logrotate"])?;
     need("journalctl", &["systemd"])?;
@@ -92,12 +93,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         command.env("CLAD_RELAY_ENTRIES", (kills * ENTRIES_PER_KILL).to_string());
         command.env("CLAD_JOURNALD_PROGRAMS", &programs).env("CLAD_JOURNALD_KILLS", kills.to_string());
         command.env("CLAD_SENDERS_KILLS", kills.max(SENDERS_KILLS).to_string());
-        let said = output(command.arg("--nocapture"))?;
-        ensure!(closing_words(&said), "the test did not run:\n{said}");
-        for line in said.lines().filter_map(|line| line.find("kills: ").map(|at| &line[at..])) {
-            println!("          {line}");
-        }
-        Ok(())
+        shows(&mut command)
     };
     for (tests, case, test) in CASES {
         let tests = if tests == "relay" { &relays } else { &uploads };
@@ -108,6 +104,26 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         command.args(["--exact", "what_every_sender_was_answered_is_kept"]).env("RUST_BACKTRACE", "0");
         passes(command)
     });
+    Ok(())
+}
+
+/// Logs of real programs, by every way in.
+fn real_logs(run: &mut Run) -> Result<()> {
+    let (relay, tests) = (built(&run.root)?, built_tests(&run.root, "senders")?);
+    run.case("real logs come back byte for byte", || {
+        let mut command = call(&tests, "real_logs::real_logs_come_back_byte_for_byte", None);
+        shows(command.env("CLAD_RELAY", &relay))
+    });
+    Ok(())
+}
+
+/// Runs one test, and shows its own lines of how it went.
+fn shows(command: &mut Command) -> Result<()> {
+    let said = output(command.arg("--nocapture"))?;
+    ensure!(closing_words(&said), "the test did not run:\n{said}");
+    for line in said.lines().filter_map(|line| line.find("kills: ").map(|at| &line[at..])) {
+        println!("          {line}");
+    }
     Ok(())
 }
 
