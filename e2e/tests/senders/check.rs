@@ -154,6 +154,8 @@ pub(crate) fn all<'a>(said: &[Said], stored: impl IntoIterator<Item = Found<'a>>
         }
     }
     let mut faults: Vec<String> = streams.into_keys().map(|stream| format!("nobody sent {stream}")).collect();
+    // What names its stream fits few, what is of a header alone fits any: the latter takes what the former leave.
+    parts.sort_by_key(|part| std::cmp::Reverse((part.text.contains('.'), part.text.len())));
     for part in parts {
         // Without all of its header a message is taken apart otherwise.
         let promise = if part.is_cut { Promise::Stream } else { Promise::StreamOfLines };
