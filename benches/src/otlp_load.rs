@@ -72,6 +72,9 @@ pub struct Plan {
     /// Bytes of a record's text
     #[arg(long, default_value_t = 128)]
     pub size: usize,
+    /// Process id of the receiver, whose time on the processors is taken
+    #[arg(long, value_name = "PID")]
+    pub receiver: Option<u32>,
 }
 
 /// Figures of a run.
@@ -81,6 +84,9 @@ pub struct Sent {
     pub records: u64,
     /// Records a second, to the last answer.
     pub rate: f64,
+    /// Records for each second that the receiver was on a processor, where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub per_processor_second: Option<f64>,
     /// From a request to its answer, in microseconds.
     pub answered: Latency,
 }
@@ -100,7 +106,8 @@ impl Plan {
         for _ in 0..self.connections {
             connections.push(Connection::open(&self.to).await?);
         }
-        let began = Instant::now();
+        let used = || self.receiver.map(processor_seconds).transpose();
+        let (before, began) = (used()?, Instant::now());
         let mut running = JoinSet::new();
         for (number, connection) in (0..).zip(connections) {
             let numbers = number * self.requests..(number + 1) * self.requests;
@@ -112,8 +119,23 @@ impl Plan {
         }
         let seconds = began.elapsed().as_secs_f64();
         let records = took.len() * u64::from(self.records);
-        Ok(Sent { records, rate: per_second(records, seconds), answered: Latency::of(&took) })
+        let used = used()?.zip(before).map(|(after, before)| after - before);
+        let per_processor_second = used.map(|seconds| per_second(records, seconds));
+        Ok(Sent { records, rate: per_second(records, seconds), per_processor_second, answered: Latency::of(&took) })
     }
+}
+
+/// Time that the threads of a process have been on a processor, which the kernel counts in nanoseconds.
+fn processor_seconds(pid: u32) -> Result<f64> {
+    let folder = format!("/proc/{pid}/task");
+    let mut nanos = 0;
+    for thread in std::fs::read_dir(&folder).with_context(|| format!("no process {pid}"))? {
+        // A thread may have ended.
+        let text = std::fs::read_to_string(thread?.path().join("schedstat")).unwrap_or_default();
+        nanos += text.split(' ').next().and_then(|nanos| nanos.parse::<u64>().ok()).unwrap_or(0);
+    }
+    ensure!(nanos > 0, "the kernel says no times in {folder}/*/schedstat");
+    Ok(nanos as f64 / 1e9)
 }
 
 async fn one_after_the_other(

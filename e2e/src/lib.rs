@@ -12,6 +12,7 @@
 //! | [`fd_store`] | a service manager with a descriptor store, which daemons are started over |
 //! | [`grpc`] | an append call of gRPC by hand |
 //! | [`by_hand`] | a client with a ring, by hand |
+//! | [`proxy`] | connections that are forwarded in parts, and cut |
 //! | [`user`] | what another user does |
 //! | [`tool`] | `clactl`, and any other program, run to its end within a bound |
 //! | [`readback`] | everything that a log holds, by the daemon and from the files |
@@ -32,6 +33,7 @@ mod frozen;
 pub mod grpc;
 pub mod hold;
 pub mod manager;
+pub mod proxy;
 pub mod raw;
 pub mod readback;
 mod scratch;
@@ -52,7 +54,7 @@ pub use fd_store::FdStore;
 pub use frozen::Frozen;
 pub use raw::Raw;
 pub use scratch::Scratch;
-pub use setup::{Ended, Setup, needs_word};
+pub use setup::{Ended, Setup, fixed_port, needs_word};
 
 /// The longest that anything is waited for. Far more than it takes: whoever waits so long has found a defect.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);

@@ -21,6 +21,8 @@ pub struct Stored {
     pub sequence: u64,
     /// Its body, where it is text or bytes; else nothing.
     pub body: Vec<u8>,
+    /// Whether it says that it was cut.
+    pub is_cut: bool,
 }
 
 fn body(record: &RecordView<'_>) -> Vec<u8> {
@@ -29,6 +31,10 @@ fn body(record: &RecordView<'_>) -> Vec<u8> {
         Some(ValueRef::Bytes(bytes)) => bytes.to_vec(),
         _ => Vec::new(),
     }
+}
+
+fn is_cut(record: &RecordView<'_>) -> bool {
+    record.attributes().iter().any(|pair| pair.key == "log.truncated")
 }
 
 /// Everything that the daemon at an address gives out.
@@ -46,7 +52,13 @@ pub async fn served(address: &str) -> Vec<Stored> {
                 let skipped = chunk.first_sequence();
                 for (index, (offset, record)) in (0..).zip(chunk.records()) {
                     let sequence = skipped + index;
-                    all.push(Stored { offset, producer: chunk.producer_id(), sequence, body: body(&record) });
+                    all.push(Stored {
+                        offset,
+                        producer: chunk.producer_id(),
+                        sequence,
+                        body: body(&record),
+                        is_cut: is_cut(&record),
+                    });
                 }
             }
             Some(other) => panic!("not a record: {other:?}"),
@@ -76,7 +88,13 @@ pub fn files(dir: &Path) -> Vec<Stored> {
             for (index, record) in (0..).zip(view.records()) {
                 let producer = ProducerId::from_bytes(header.producer);
                 let sequence = header.first_sequence + index;
-                all.push(Stored { offset: first + index, producer, sequence, body: body(&record) });
+                all.push(Stored {
+                    offset: first + index,
+                    producer,
+                    sequence,
+                    body: body(&record),
+                    is_cut: is_cut(&record),
+                });
             }
         }
     }

@@ -270,7 +270,11 @@ pub(crate) fn without_surroundings(command: &mut Command) {
 }
 
 /// A port of the loopback that is free, and that the kernel gives to nobody who asks for any.
-fn fixed_port() -> u16 {
+///
+/// # Panics
+/// When there is none.
+#[must_use]
+pub fn fixed_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
     let low: u16 = range.split_whitespace().next().and_then(|low| low.parse().ok()).unwrap_or(32768);

@@ -28,7 +28,11 @@ const OWN_UNITS: [&str; 3] = ["clad", "clad-relay", "clad@"];
 const ENTRY_BYTES_MAX: usize = 256 << 10;
 /// Bytes of an append at which it is handed over.
 const APPEND_BYTES: usize = 256 << 10;
-const PIECE_BYTES: usize = 64 << 10;
+/// Bytes that are read at once, and that journalctl's pipe holds. It writes 4 KiB at a time.
+const PIECE_BYTES: usize = 256 << 10;
+const PIPE_BYTES: usize = 1 << 20;
+/// Rest behind a read of less than a quarter of a piece: each read has a wake-up, and an append of its own.
+const READ_REST: Duration = Duration::from_millis(1);
 /// Time between two notes of a place that only left-out entries have moved.
 const NOTE_INTERVAL: Duration = Duration::from_secs(60);
 /// Waits before journalctl is started again, doubling.
@@ -124,6 +128,8 @@ impl Journal<'_> {
     async fn read(&mut self) -> Result<()> {
         let mut child = self.start()?;
         let mut output = child.stdout.take().context("no output of journalctl")?;
+        // A user has a bound on the sizes of all pipes: without it this one stays as it was.
+        let _ = rustix::pipe::fcntl_setpipe_size(&output, PIPE_BYTES);
         if let Some(errors) = child.stderr.take() {
             tokio::spawn(async move {
                 let mut lines = BufReader::new(errors).lines();
@@ -145,10 +151,11 @@ impl Journal<'_> {
         let mut tick = tokio::time::interval(TICK);
         loop {
             buf.reserve(PIECE_BYTES);
-            tokio::select! {
-                read = output.read_buf(&mut buf) => if read? == 0 {
+            let read = tokio::select! {
+                read = output.read_buf(&mut buf) => match read? {
                     // What is half an entry comes again.
-                    return Ok(());
+                    0 => return Ok(()),
+                    read => read,
                 },
                 _ = tick.tick() => {
                     self.log.settle_ready()?;
@@ -157,7 +164,7 @@ impl Journal<'_> {
                     }
                     continue;
                 }
-            }
+            };
             loop {
                 let entry = match entries.next(&mut buf) {
                     Ok(Some(entry)) => entry,
@@ -176,6 +183,9 @@ impl Journal<'_> {
                 self.push(&entry).await?;
             }
             self.log.submit().await?;
+            if read < PIECE_BYTES / 4 {
+                tokio::time::sleep(READ_REST).await;
+            }
         }
     }
 
@@ -206,7 +216,9 @@ impl Journal<'_> {
             self.log.submit().await?;
             entry.push_to(self.log.records()).context("an entry does not fit a record")?;
         }
-        self.cursor = Some(cursor.to_owned());
+        let place = self.cursor.get_or_insert_default();
+        place.clear();
+        place.push_str(cursor);
         self.moved = None;
         Ok(())
     }

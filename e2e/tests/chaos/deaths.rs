@@ -5,11 +5,11 @@ use std::fmt;
 use std::thread;
 use std::time::Duration;
 
+use clad_e2e::proxy::{Place, Proxy};
 use clad_e2e::{Daemon, Rng, Setup};
 
 use crate::agent::{Agent, Mode};
 use crate::check::{self, Log, Verdict};
-use crate::proxy::Proxy;
 
 /// Time between two deaths, milliseconds: at least, and up to.
 const PAUSE_MS: (u64, u64) = (5, 65);
@@ -96,7 +96,7 @@ impl Chaos {
     pub(crate) fn run(&self) -> Report {
         let mut rng = Rng::new(self.seed ^ 1);
         let mut daemon = Setup::new().fixed_ports().start();
-        let proxy = Proxy::to(daemon.port("tcp"), Rng::new(self.seed ^ 2));
+        let proxy = Proxy::to(Place::Tcp(daemon.port("tcp")), Rng::new(self.seed ^ 2));
         let mut agents = self.agents(&daemon, &proxy);
         for agent in &mut agents {
             match agent.mode {
@@ -146,7 +146,7 @@ impl Chaos {
     }
 
     fn agents(&self, daemon: &Daemon, proxy: &Proxy) -> Vec<Agent> {
-        let (tcp, unix, shm) = (proxy.address(), daemon.address("unix"), daemon.address("shm"));
+        let (tcp, unix, shm) = (proxy.place().to_string(), daemon.address("unix"), daemon.address("shm"));
         let mut all = vec![
             (Mode::Follows, &unix),
             (Mode::Keeps, &tcp),

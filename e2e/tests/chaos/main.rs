@@ -30,7 +30,6 @@ mod audit;
 mod check;
 mod deaths;
 mod exactly_once;
-mod proxy;
 
 use clad_e2e::seed;
 

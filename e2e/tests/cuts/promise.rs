@@ -291,6 +291,7 @@ mod tests {
             producer: ProducerId::from_bytes([1; 16]),
             sequence: *index,
             body: body(7, 1, *index),
+            is_cut: false,
         };
         let records: Vec<_> = (0..).zip(indices).map(stored).collect();
         Found { log_id: "a".into(), epoch, first: 0, end: records.len() as u64, sealed: Vec::new(), records }

@@ -170,7 +170,7 @@ fn read_all(raw: &mut Raw, found: &mut Found) -> CutResult {
                         Some(ValueRef::Bytes(bytes)) => bytes.to_vec(),
                         other => return Err(format!("a body of another kind: {other:?}")),
                     };
-                    found.records.push(Stored { offset, producer: head.producer_id, sequence, body });
+                    found.records.push(Stored { offset, producer: head.producer_id, sequence, body, is_cut: false });
                     offset += 1;
                 }
             }

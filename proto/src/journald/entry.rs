@@ -100,7 +100,7 @@ impl JournalEntry {
                     "SYSLOG_IDENTIFIER" => self.component().is_some_and(|name| name.as_bytes() == same[0].1),
                     "__REALTIME_TIMESTAMP" => received.is_some(),
                     "_SOURCE_REALTIME_TIMESTAMP" => sent.is_some(),
-                    _ => self.cursor().is_some() && IN_CURSOR.contains(&name),
+                    _ => IN_CURSOR.contains(&name) && self.cursor().is_some(),
                 };
                 put(attributes, name, &same[usize::from(said)..]);
             }
@@ -116,7 +116,7 @@ impl JournalEntry {
 /// Adds the values of a field; of none, nothing.
 fn put(attributes: &mut KvWriter<'_>, name: &str, values: &[(String, Vec<u8>)]) {
     let known = NAMES.iter().find(|(field, _, _)| *field == name);
-    let own = || Cow::Owned(format!("{PREFIX}{name}"));
+    let own = || Cow::Owned([PREFIX, name].concat());
     match (values, known) {
         ([], _) => {}
         ([(_, value)], Some((_, key, true))) => match number(value) {

@@ -63,7 +63,13 @@ const TOOLS: [Tool; 6] = [
 ];
 
 pub(super) fn run(run: &mut Run) -> Result<()> {
-    const CALL: &str = "cargo xtask ci otlp [whole [KILLS]]";
+    const CALL: &str = "cargo xtask ci otlp [whole [KILLS] | losses [KILLS]]";
+    if let Some((word, kills)) = run.args.split_first()
+        && word == "losses"
+    {
+        let kills = kills.first().cloned();
+        return losses(run, kills.as_deref());
+    }
     let (is_whole, kills) = match run.args.as_slice() {
         [] => (false, KILLS_DEFAULT),
         [whole] if whole == "whole" => (true, KILLS_DEFAULT),
@@ -85,8 +91,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     }
     if is_whole {
         run.case("the collector of SENDERS.md", || {
-            let collector = folders.built.join("collector");
-            output(folders.go("collector")?.args(["build", "-o"]).arg(&collector).arg("."))?;
+            let collector = folders.collector()?;
             passes(call(&tests, "page::the_collector_of_the_page", None).env("CLAD_OTLP_COLLECTOR", collector))
         });
     }
@@ -111,6 +116,17 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
             });
         }
     }
+    Ok(())
+}
+
+/// What OpenTelemetry's collector loses of what it answered, by the deaths under which clad loses nothing.
+fn losses(run: &mut Run, kills: Option<&str>) -> Result<()> {
+    let collector = Folders::new(&run.root)?.collector()?;
+    let tests = built_tests(&run.root, "senders")?;
+    run.case("the losses of a collector", || {
+        let mut command = call(&tests, "peers::what_a_collector_loses", None);
+        passes(command.env("CLAD_OTLP_COLLECTOR", collector).envs(kills.map(|kills| ("CLAD_SENDERS_KILLS", kills))))
+    });
     Ok(())
 }
 
@@ -162,6 +178,13 @@ impl Folders {
         go.current_dir(self.sources.join(module)).env("GOFLAGS", "-modcacherw").env("GOBIN", self.built.join("bin"));
         go.env("CGO_ENABLED", "0");
         Ok(go)
+    }
+
+    /// Builds the collector, and answers its path.
+    fn collector(&self) -> Result<PathBuf> {
+        let collector = self.built.join("collector");
+        output(self.go("collector")?.args(["build", "-o"]).arg(&collector).arg("."))?;
+        Ok(collector)
     }
 
     /// Installs a program of Go, and answers its path.

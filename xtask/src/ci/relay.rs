@@ -1,8 +1,8 @@
 //! `clad-relay` from files and from systemd's journal, and `systemd-journal-upload` as it comes, each against a clad: read
-//! back, and over kills of every part.
+//! back, and over kills of every part. And every kind of sender at once, these among them, over 200 kills of each.
 //!
 //! Invariants: the relay is a workspace of its own, built and judged here; systemd's programs are unpacked below the build
-//! folder, and not installed. The cases are the tests in `e2e/tests/relay` and `e2e/tests/journald`.
+//! folder, and not installed. The cases are the tests in `e2e/tests/relay`, `e2e/tests/journald` and `e2e/tests/senders`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,6 +13,8 @@ use super::disk::{built_tests, call, closing_words};
 use super::{Run, need, output, target, unpacked};
 
 const KILLS_DEFAULT: u64 = 30;
+/// Kills of each kind of sender, at least. They take a minute: all kinds send to one daemon.
+const SENDERS_KILLS: u64 = 200;
 /// Entries of the journal for each kill.
 const ENTRIES_PER_KILL: u64 = 500;
 /// What brings `systemd-journal-upload` and `systemd-journal-remote`, and libraries that a plain Debian does not have.
@@ -68,8 +70,9 @@ const CASES: [(&str, &str, &str); 19] = [
 pub(super) fn run(run: &mut Run) -> Result<()> {
     let kills = match run.args.as_slice() {
         [] => KILLS_DEFAULT,
-        [kills] => kills.parse().context("cargo xtask ci relay [KILLS]")?,
-        more => bail!("cargo xtask ci relay [KILLS], not {}", more.join(" ")),
+        [word] if word == "logs" => return real_logs(run),
+        [kills] => kills.parse().context("cargo xtask ci relay [KILLS | logs]")?,
+        more => bail!("cargo xtask ci relay [KILLS | logs], not {}", more.join(" ")),
     };
     need("logrotate", &["logrotate"])?;
     need("journalctl", &["systemd"])?;
@@ -84,20 +87,42 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     let relay = built(&run.root)?;
     let programs = unpacked(&run.root, "journald", &PACKAGES, &["lib/systemd/systemd-journal-upload"])?;
     let (relays, uploads) = (built_tests(&run.root, "relay")?, built_tests(&run.root, "journald")?);
+    let senders = built_tests(&run.root, "senders")?;
+    let passes = |mut command: Command| {
+        command.env("CLAD_RELAY", &relay).env("CLAD_RELAY_KILLS", kills.to_string());
+        command.env("CLAD_RELAY_ENTRIES", (kills * ENTRIES_PER_KILL).to_string());
+        command.env("CLAD_JOURNALD_PROGRAMS", &programs).env("CLAD_JOURNALD_KILLS", kills.to_string());
+        command.env("CLAD_SENDERS_KILLS", kills.max(SENDERS_KILLS).to_string());
+        shows(&mut command)
+    };
     for (tests, case, test) in CASES {
         let tests = if tests == "relay" { &relays } else { &uploads };
-        run.case(case, || {
-            let mut command = call(tests, test, None);
-            command.env("CLAD_RELAY", &relay).env("CLAD_RELAY_KILLS", kills.to_string());
-            command.env("CLAD_RELAY_ENTRIES", (kills * ENTRIES_PER_KILL).to_string());
-            command.env("CLAD_JOURNALD_PROGRAMS", &programs).env("CLAD_JOURNALD_KILLS", kills.to_string());
-            let said = output(command.arg("--nocapture"))?;
-            ensure!(closing_words(&said), "the test did not run:\n{said}");
-            for line in said.lines().filter_map(|line| line.find("kills: ").map(|at| &line[at..])) {
-                println!("          {line}");
-            }
-            Ok(())
-        });
+        run.case(case, || passes(call(tests, test, None)));
+    }
+    run.case("every kind of sender over kills", || {
+        let mut command = Command::new(&senders);
+        command.args(["--exact", "what_every_sender_was_answered_is_kept"]).env("RUST_BACKTRACE", "0");
+        passes(command)
+    });
+    Ok(())
+}
+
+/// Logs of real programs, by every way in.
+fn real_logs(run: &mut Run) -> Result<()> {
+    let (relay, tests) = (built(&run.root)?, built_tests(&run.root, "senders")?);
+    run.case("real logs come back byte for byte", || {
+        let mut command = call(&tests, "real_logs::real_logs_come_back_byte_for_byte", None);
+        shows(command.env("CLAD_RELAY", &relay))
+    });
+    Ok(())
+}
+
+/// Runs one test, and shows its own lines of how it went.
+fn shows(command: &mut Command) -> Result<()> {
+    let said = output(command.arg("--nocapture"))?;
+    ensure!(closing_words(&said), "the test did not run:\n{said}");
+    for line in said.lines().filter_map(|line| line.find("kills: ").map(|at| &line[at..])) {
+        println!("          {line}");
     }
     Ok(())
 }

@@ -4,6 +4,9 @@
 //! Invariants: rsyslog and syslog-ng exclude each other on a host, and would be its log at once: their packages are unpacked
 //! below the build folder, and not installed. The cases are the tests in `e2e/tests/syslog`.
 
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
 use anyhow::{Context, Result, bail, ensure};
 
 use super::disk::{built_tests, call, closing_words};
@@ -42,15 +45,22 @@ const CASES: [(&str, &str); 9] = [
 ];
 
 pub(super) fn run(run: &mut Run) -> Result<()> {
+    const CALL: &str = "cargo xtask ci syslog [KILLS | losses [KILLS]]";
+    if let Some((word, kills)) = run.args.split_first()
+        && word == "losses"
+    {
+        let kills = kills.first().cloned();
+        return losses(run, kills.as_deref());
+    }
     let kills = match run.args.as_slice() {
         [] => KILLS_DEFAULT,
-        [kills] => kills.parse().context("cargo xtask ci syslog [KILLS]")?,
-        more => bail!("cargo xtask ci syslog [KILLS], not {}", more.join(" ")),
+        [kills] => kills.parse().context(CALL)?,
+        more => bail!("{CALL}, not {}", more.join(" ")),
     };
     need("cc", &["gcc", "libc6-dev"])?;
     need("python3", &["python3"])?;
     need("logger", &["bsdutils"])?;
-    let programs = unpacked(&run.root, "syslog", &PACKAGES, &["usr/sbin/syslog-ng", "usr/sbin/rsyslogd"])?;
+    let programs = programs(&run.root)?;
     let bench = build(&run.root, "clad-benches")?;
     let tests = built_tests(&run.root, "syslog")?;
     for (case, test) in CASES {
@@ -58,13 +68,33 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
             let mut command = call(&tests, test, None);
             command.env("CLAD_SYSLOG_PROGRAMS", &programs).env("CLAD_SYSLOG_KILLS", kills.to_string());
             command.env("CLAD_SYSLOG_BENCH", &bench);
-            let said = output(command.arg("--nocapture"))?;
-            ensure!(closing_words(&said), "the test did not run:\n{said}");
-            for line in said.lines().filter_map(|line| line.find("kills: ").map(|at| &line[at..])) {
-                println!("          {line}");
-            }
-            Ok(())
+            passes(&mut command)
         });
+    }
+    Ok(())
+}
+
+/// What rsyslog loses of what it answered over RELP, by the deaths under which clad loses nothing.
+fn losses(run: &mut Run, kills: Option<&str>) -> Result<()> {
+    let programs = programs(&run.root)?;
+    let tests = built_tests(&run.root, "senders")?;
+    run.case("the losses of rsyslog", || {
+        let mut command = call(&tests, "peers::what_rsyslog_loses", None);
+        passes(command.env("CLAD_SYSLOG_PROGRAMS", programs).envs(kills.map(|kills| ("CLAD_SENDERS_KILLS", kills))))
+    });
+    Ok(())
+}
+
+fn programs(root: &Path) -> Result<PathBuf> {
+    unpacked(root, "syslog", &PACKAGES, &["usr/sbin/syslog-ng", "usr/sbin/rsyslogd"])
+}
+
+/// Runs one test, and shows its own lines of how it went.
+fn passes(command: &mut Command) -> Result<()> {
+    let said = output(command.arg("--nocapture"))?;
+    ensure!(closing_words(&said), "the test did not run:\n{said}");
+    for line in said.lines().filter_map(|line| line.find("kills: ").map(|at| &line[at..])) {
+        println!("          {line}");
     }
     Ok(())
 }

@@ -23,7 +23,7 @@ const UID: u32 = 61_001;
 /// Folders of the packages whose tests are run.
 const PACKAGES: [&str; 4] = ["e2e", "client-sdk", "journal", "daemon"];
 /// Programs whose tests are long, and do nothing that depends on the user: only `cargo xtask ci user whole` runs them.
-const LONG: [&str; 5] = ["e2e: bounds", "e2e: kill", "e2e: chaos", "journal: kill", "e2e: syslog"];
+const LONG: [&str; 6] = ["e2e: bounds", "e2e: kill", "e2e: chaos", "journal: kill", "e2e: syslog", "e2e: senders"];
 /// More than processors: most of these tests wait.
 const TEST_THREADS: &str = "4";
 /// The longest wait for the end of a process that was killed as its test ended.
