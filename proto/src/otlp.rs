@@ -49,10 +49,12 @@ pub fn to_otlp(payload: &PayloadView<'_>) -> logs::ResourceLogs {
 #[must_use]
 pub fn to_otlp_slice(payload: &PayloadView<'_>, skip: u32, take: u32) -> logs::ResourceLogs {
     let records = payload.records().skip(skip as usize).take(take as usize);
-    wrap(&payload.group(), records.map(|record| message_of(&record)).collect())
+    message_with(&payload.group(), records.map(|record| message_of(&record)).collect())
 }
 
-fn wrap(group: &GroupView<'_>, log_records: Vec<logs::LogRecord>) -> logs::ResourceLogs {
+/// A message of these records with a payload's resource and scope.
+#[must_use]
+pub fn message_with(group: &GroupView<'_>, log_records: Vec<logs::LogRecord>) -> logs::ResourceLogs {
     let scope_logs = logs::ScopeLogs {
         scope: group.scope().map(|scope| common::InstrumentationScope {
             name: scope.name().to_owned(),

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use bytesize::ByteSize;
 use clad_client::{AckLevel, Address};
 use serde::Deserialize;
@@ -23,6 +23,7 @@ pub(crate) struct Config {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub(crate) enum From {
+    Clad(FromClad),
     Journal(FromJournal),
     Files(FromFiles),
 }
@@ -72,10 +73,50 @@ pub(crate) struct FromFiles {
     pub(crate) max_record: ByteSize,
 }
 
+/// A log of clad's.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct To {
-    pub(crate) clad: ToClad,
+pub(crate) struct FromClad {
+    #[serde(default = "server")]
+    pub(crate) server: String,
+    #[serde(default)]
+    pub(crate) start: Start,
+    /// The log keeps what is not brought over, as far as `[retention] max_held_bytes` lets it.
+    #[serde(default = "yes")]
+    pub(crate) hold: bool,
+    /// Records of this component alone.
+    #[serde(default)]
+    pub(crate) component: Option<String>,
+    /// Records of this severity or a higher one alone: its name.
+    #[serde(default)]
+    pub(crate) min_severity: Option<String>,
+}
+
+/// The destination; exactly one.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub(crate) enum To {
+    Clad(ToClad),
+    Otlp(ToOtlp),
+}
+
+/// An endpoint of OTLP over HTTP.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ToOtlp {
+    /// `http://HOST:PORT` or `https://…`; without a path it is `/v1/logs`.
+    pub(crate) endpoint: String,
+    #[serde(default = "yes")]
+    pub(crate) gzip: bool,
+    /// The longest time for one request.
+    #[serde(default = "timeout")]
+    pub(crate) timeout: String,
+    /// File with the authorities that the endpoint's certificate is checked by (PEM); absent are those of the host.
+    #[serde(default)]
+    pub(crate) ca: Option<std::path::PathBuf>,
+    /// File of headers, each a line `Name: value`: secrets do not stand in this file.
+    #[serde(default)]
+    pub(crate) headers_file: Option<std::path::PathBuf>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -96,6 +137,14 @@ pub(crate) struct Metrics {
 
 fn journalctl() -> std::path::PathBuf {
     "journalctl".into()
+}
+
+const fn yes() -> bool {
+    true
+}
+
+fn timeout() -> String {
+    "10s".to_owned()
 }
 
 fn server() -> String {
@@ -122,9 +171,28 @@ impl Config {
             self.name
         );
         ensure!(!self.name.starts_with('.'), "name: no dot at its beginning");
-        self.to.clad.address()?;
-        self.to.clad.level()?;
+        match (&self.from, &self.to) {
+            (From::Clad(from), To::Otlp(to)) => {
+                from.address()?;
+                ensure!(
+                    from.min_severity.is_none() || from.severity().is_some(),
+                    "from.clad.min_severity: trace, debug, info, warn, error or fatal, not {:?}",
+                    from.min_severity.as_deref().unwrap_or_default()
+                );
+                to.url()?;
+                to.timeout()?;
+            }
+            (From::Clad(_), To::Clad(_)) => bail!("from.clad: to.otlp; another clad is not there yet"),
+            (From::Journal(_) | From::Files(_), To::Otlp(_)) => {
+                bail!("to.otlp: from.clad; journal and files go to a clad first, where they are safe")
+            }
+            (From::Journal(_) | From::Files(_), To::Clad(to)) => {
+                to.address()?;
+                to.level()?;
+            }
+        }
         match &self.from {
+            From::Clad(_) => {}
             From::Journal(journal) => {
                 for term in journal.matches.iter().chain(&journal.exclude) {
                     let field = term.split_once('=').map_or("", |(field, _)| field);
@@ -152,11 +220,73 @@ impl Config {
     /// What the file says, for a person.
     pub(crate) fn meaning(&self) -> String {
         let from = match &self.from {
+            From::Clad(from) => {
+                format!("the log at {}{}", from.server, if from.hold { ", which holds what is not read" } else { "" })
+            }
             From::Journal(_) => "systemd's journal".to_owned(),
             From::Files(files) => format!("files: {}", files.paths.join(", ")),
         };
-        let level = self.to.clad.ack.as_deref().unwrap_or("the highest level that the log offers");
-        format!("relay {}\nfrom  {from}\nto    {} ({level})", self.name, self.to.clad.server)
+        let to = match &self.to {
+            To::Clad(to) => {
+                format!("{} ({})", to.server, to.ack.as_deref().unwrap_or("the highest level that the log offers"))
+            }
+            To::Otlp(to) => format!("{} (OTLP, each record at least once)", to.endpoint),
+        };
+        format!("relay {}\nfrom  {from}\nto    {to}", self.name)
+    }
+}
+
+impl FromClad {
+    pub(crate) fn address(&self) -> Result<Address> {
+        let address: Address = self.server.parse().with_context(|| format!("from.clad.server: {:?}", self.server))?;
+        match &address {
+            Address::Unix(_) => {}
+            Address::TcpTls(_) => {
+                drop(address.check_tls().with_context(|| format!("from.clad.server: {}", self.server))?)
+            }
+            _ => bail!("from.clad.server: unix://PATH or tcp+tls://HOST:PORT, not {:?}", self.server),
+        }
+        Ok(address)
+    }
+}
+
+impl ToOtlp {
+    pub(crate) fn url(&self) -> Result<reqwest::Url> {
+        let mut url: reqwest::Url =
+            self.endpoint.parse().with_context(|| format!("to.otlp.endpoint: {:?}", self.endpoint))?;
+        ensure!(
+            ["http", "https"].contains(&url.scheme()) && url.host().is_some(),
+            "to.otlp.endpoint: http:// or https://, not {:?}",
+            self.endpoint
+        );
+        ensure!(
+            url.password().is_none() && url.username().is_empty(),
+            "to.otlp.endpoint: a secret belongs into headers_file"
+        );
+        if url.path() == "/" {
+            url.set_path("/v1/logs");
+        }
+        Ok(url)
+    }
+
+    pub(crate) fn timeout(&self) -> Result<std::time::Duration> {
+        let timeout =
+            humantime::parse_duration(&self.timeout).with_context(|| format!("to.otlp.timeout: {:?}", self.timeout))?;
+        ensure!(!timeout.is_zero(), "to.otlp.timeout: more than 0");
+        Ok(timeout)
+    }
+
+    /// Names and values of `headers_file`.
+    pub(crate) fn headers(&self) -> Result<Vec<(String, String)>> {
+        let Some(file) = &self.headers_file else { return Ok(Vec::new()) };
+        let text =
+            std::fs::read_to_string(file).with_context(|| format!("to.otlp.headers_file: {}", file.display()))?;
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        let split = |line: &str| {
+            let pair = line.split_once(':').map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned()));
+            pair.with_context(|| format!("to.otlp.headers_file: {}: each line is `Name: value`", file.display()))
+        };
+        lines.map(split).collect()
     }
 }
 
@@ -172,7 +302,7 @@ impl ToClad {
                     "to.clad.server: cert=FILE and key=FILE, for a relay's place belongs to the name in its certificate"
                 );
             }
-            _ => anyhow::bail!(
+            _ => bail!(
                 "to.clad.server: unix://PATH or tcp+tls://HOST:PORT, for a relay's place belongs to its user, or to the name \
                  in its certificate"
             ),
@@ -185,7 +315,7 @@ impl ToClad {
         let Some(name) = &self.ack else { return Ok(None) };
         match name.parse() {
             Ok(level @ (AckLevel::Written | AckLevel::Durable)) => Ok(Some(level)),
-            _ => anyhow::bail!("to.clad.ack: written or durable, not {name:?}"),
+            _ => bail!("to.clad.ack: written or durable, not {name:?}"),
         }
     }
 }
@@ -211,7 +341,8 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said() {
         let right = "name = \"a\"\n[from.journal]\n[to.clad]\n";
-        assert_eq!(judged(right).expect("right").to.clad.server, server());
+        let To::Clad(to) = judged(right).expect("right").to else { panic!("another destination") };
+        assert_eq!(to.server, server());
         for (wrong, words) in [
             ("name = \"a/b\"\n[from.journal]\n[to.clad]\n", "name: 1 to 64"),
             ("name = \".a\"\n[from.journal]\n[to.clad]\n", "no dot"),
@@ -226,6 +357,15 @@ mod tests {
             ("name = \"a\"\n[from.journal]\n[to.clad]\nack = \"received\"\n", "written or durable"),
             ("name = \"a\"\n[from.journal]\n[to.clad]\nserver = \"tcp://127.0.0.1:1\"\n", "unix://PATH"),
             ("name = \"a\"\n[from.journal]\n[to.clad]\nserver = \"shm:///run/clad.sock\"\n", "unix://PATH"),
+            ("name = \"a\"\n[from.journal]\n[to.otlp]\nendpoint = \"http://h\"\n", "from.clad"),
+            ("name = \"a\"\n[from.clad]\n[to.clad]\n", "not there yet"),
+            ("name = \"a\"\n[from.clad]\n[to.otlp]\nendpoint = \"ftp://h\"\n", "http:// or https://"),
+            ("name = \"a\"\n[from.clad]\n[to.otlp]\nendpoint = \"http://u:p@h\"\n", "headers_file"),
+            (
+                "name = \"a\"\n[from.clad]\nmin_severity = \"loud\"\n[to.otlp]\nendpoint = \"http://h\"\n",
+                "min_severity",
+            ),
+            ("name = \"a\"\n[from.clad]\n[to.otlp]\nendpoint = \"http://h\"\ntimeout = \"0s\"\n", "more than 0"),
             (
                 "name = \"a\"\n[from.journal]\n[to.clad]\nserver = \"tcp+tls://h?ca=/nowhere/ca\"\n",
                 "/nowhere/ca: No such file",

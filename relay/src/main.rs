@@ -1,4 +1,4 @@
-//! `clad-relay`: brings to clad what is logged elsewhere, each record once.
+//! `clad-relay`: brings to clad what is logged elsewhere, each record once; and from a clad to elsewhere.
 //!
 //! Invariants:
 //! - The log is the checkpoint: where a relay stands is in the last record that it stored, and nowhere else. So what is
@@ -14,6 +14,7 @@
 //! | [`state`] | what it must know beside the log: that it has begun, and its epoch |
 //! | [`journal`] | systemd's journal, through journalctl |
 //! | [`files`] | files that programs write |
+//! | [`out`] | from a clad to elsewhere |
 //! | [`metrics`] | its metrics |
 
 mod config;
@@ -23,6 +24,7 @@ mod log;
 #[cfg(test)]
 mod man;
 mod metrics;
+mod out;
 mod state;
 
 use std::path::PathBuf;
@@ -33,7 +35,7 @@ use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use config::{Config, From};
+use config::{Config, From, To};
 use log::Log;
 use state::State;
 
@@ -73,6 +75,8 @@ fn main() -> ExitCode {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
     let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
     subscriber.with_ansi(false).init();
+    // One provider for all of this process's TLS.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let ended = runtime.context("no runtime").and_then(|runtime| runtime.block_on(run(Cli::parse().command)));
     match ended {
@@ -90,11 +94,18 @@ async fn run(command: Command) -> Result<()> {
         Command::Check(File { file, .. }) => say(&Config::read(&file)?.meaning()),
         Command::Status(File { file, .. }) => {
             let config = Config::read(&file)?;
-            say(&log::status(&config.to.clad, &config.name).await?)
+            match (&config.from, &config.to) {
+                (From::Clad(from), _) => say(&out::status(from, &config.name).await?),
+                (_, To::Clad(to)) => say(&log::status(to, &config.name).await?),
+                (_, To::Otlp(_)) => Ok(()),
+            }
         }
         Command::Begin(File { file, state }) => {
             let config = Config::read(&file)?;
-            State::open(&state, &file)?.forget(&config.name)?;
+            match &config.from {
+                From::Clad(from) => out::begin(from, &config.name).await?,
+                _ => State::open(&state, &file)?.forget(&config.name)?,
+            }
             say(&format!("{} begins where `start` says, if the log has nothing of it", config.name))
         }
     }
@@ -119,16 +130,23 @@ async fn relay(config: &Config, state: State) -> Result<()> {
         }
         let _ = stop.send(true);
     });
+    let dead_letters = state.file(&format!("{}.dead-letters", config.name));
     let mut state = state.of(&config.name)?;
     // It waits for a daemon as long as it has to: a manager does not wait for that.
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    let to = match (&config.from, &config.to) {
+        (From::Clad(from), To::Otlp(to)) => return out::run(from, to, &config.name, &dead_letters, stopped).await,
+        (_, To::Clad(to)) => to,
+        (_, To::Otlp(_)) => return Ok(()),
+    };
     let mut stopping = stopped.clone();
     let (log, place) = tokio::select! {
-        opened = Log::open(&config.to.clad, &config.name, &mut state) => opened?,
+        opened = Log::open(to, &config.name, &mut state) => opened?,
         _ = stopping.wait_for(|stop| *stop) => return Ok(()),
     };
     match &config.from {
         From::Journal(journal) => journal::run(journal, log, place, stopped).await,
         From::Files(files) => files::run(files, &config.name, log, place, stopped).await,
+        From::Clad(_) => Ok(()),
     }
 }

@@ -14,6 +14,12 @@ const BEHIND: &str = "clad_relay_behind_bytes";
 const UNSTORED: &str = "clad_relay_unstored_records";
 const STORED: &str = "clad_relay_stored_timestamp_seconds";
 
+const DEAD_LETTERS: &str = "clad_relay_dead_letters_total";
+const RETRIES: &str = "clad_relay_retries_total";
+const LAG: &str = "clad_relay_lag_seconds";
+/// Reasons for another try at a destination.
+const REASONS: [&str; 7] = ["connect", "connection", "error", "forbidden", "throttled", "timeout", "unavailable"];
+
 /// Serves them at `/metrics`.
 pub(crate) fn serve(address: SocketAddr) -> Result<()> {
     let builder = metrics_exporter_prometheus::PrometheusBuilder::new().with_http_listener(address);
@@ -24,14 +30,24 @@ pub(crate) fn serve(address: SocketAddr) -> Result<()> {
 
 /// Names them, and has each begin at zero but for the time of the last record: there is none.
 fn describe() {
-    describe_counter!(RECORDS, "Records that the log has stored.");
+    describe_counter!(RECORDS, "Records that the destination has stored.");
     describe_counter!(BYTES, "Bytes of their appends.");
     describe_counter!(LOST, "Parts of the source (the log says which) and refused appends that are not brought over.");
     describe_counter!(RESTARTS, "Times that the source was begun to be read again: journalctl ended.");
     describe_gauge!(BEHIND, "Bytes of the files that are not stored.");
     describe_gauge!(UNSTORED, "Records that were handed over and are not stored yet.");
-    describe_gauge!(STORED, "When the log last stored a record of this relay.");
-    for name in [RECORDS, BYTES, RESTARTS] {
+    describe_gauge!(STORED, "When the destination last stored a record of this relay.");
+    describe_counter!(
+        DEAD_LETTERS,
+        "Records that the destination refuses for ever; the file of dead letters has their offsets."
+    );
+    describe_counter!(RETRIES, "Times that the destination took nothing and is asked again, by the reason.");
+    describe_gauge!(LAG, "Age of the newest record that was brought over, while more are there; 0 where all are.");
+    for reason in REASONS {
+        counter!(RETRIES, "reason" => reason).increment(0);
+    }
+    gauge!(LAG).set(0);
+    for name in [RECORDS, BYTES, RESTARTS, DEAD_LETTERS] {
         counter!(name).increment(0);
     }
     for lost in [Lost::Source, Lost::Refused] {
@@ -81,6 +97,20 @@ pub(crate) fn lost(reason: Lost) {
 
 pub(crate) fn restarted() {
     counter!(RESTARTS).increment(1);
+}
+
+pub(crate) fn retried(reason: &'static str) {
+    counter!(RETRIES, "reason" => reason).increment(1);
+}
+
+pub(crate) fn dead_letters(records: u64) {
+    counter!(DEAD_LETTERS).increment(records);
+}
+
+/// Records of this time (Unix nanoseconds) are brought over, and more are there; nothing where all are.
+pub(crate) fn behind_since(append_time: Option<u64>) {
+    let age = append_time.map_or(0, |time| crate::log::now().saturating_sub(time));
+    gauge!(LAG).set(age as f64 / 1e9);
 }
 
 pub(crate) fn behind(bytes: u64) {

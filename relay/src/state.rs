@@ -38,6 +38,11 @@ impl State {
         Ok(Self(folder.to_owned()))
     }
 
+    /// A file in it.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
     /// The state of a relay, which nobody else has now.
     pub(crate) fn of(&self, name: &str) -> Result<RelayState> {
         let path = self.0.join(format!("{name}.json"));

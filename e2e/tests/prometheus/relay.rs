@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use clad_e2e::tool::Running;
-use clad_e2e::{Daemon, Scratch, Setup};
+use clad_e2e::{Daemon, Raw, Scratch, Setup};
+use clad_proto::AckLevel;
 
 use crate::server::{Prometheus, given};
 
@@ -20,15 +21,17 @@ pub(crate) struct Relay {
 impl Relay {
     /// One that brings to this daemon, with the lines of `[from.…]`. In them `FOLDER` is the folder of [`Relay::path`].
     pub(crate) fn start(daemon: &Daemon, from: &str) -> Self {
+        Self::between(from, &format!("[to.clad]\nserver = \"unix://{}\"\n", daemon.socket().display()))
+    }
+
+    /// One with the lines of `[from.…]` and of `[to.…]`.
+    fn between(from: &str, to: &str) -> Self {
         let scratch = Scratch::new();
         // Nobody else is given the port while it is in the range of those that are asked for by number.
         let metrics = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port");
         let from = from.replace("FOLDER", &scratch.data().display().to_string());
-        let to = format!(
-            "[to.clad]\nserver = \"unix://{}\"\n[metrics]\nlisten = \"{metrics}\"\n",
-            daemon.socket().display()
-        );
-        fs::write(scratch.data().join("relay.toml"), format!("name = \"test\"\n{from}\n{to}")).expect("written");
+        let text = format!("name = \"test\"\n{from}\n{to}\n[metrics]\nlisten = \"{metrics}\"\n");
+        fs::write(scratch.data().join("relay.toml"), text).expect("written");
         let running = run(&scratch);
         Self { scratch, metrics, running }
     }
@@ -102,6 +105,39 @@ fn a_relay_that_is_killed_waits_or_has_lost_its_file() {
     prometheus.wait_over(&["CladRelayDown"]);
     prometheus.wait_firing(&["CladRelaySourceLost"]);
     prometheus.wait_over(&["CladRelaySourceLost"]);
+}
+
+/// An endpoint that is away, and then one that refuses a record for ever.
+#[test]
+#[ignore = "cargo xtask ci prometheus"]
+fn a_destination_that_is_away_and_one_that_refuses() {
+    const ALERTS: [&str; 2] = ["CladRelayDestinationAway", "CladRelayDeadLetters"];
+    let daemon = Setup::new().start();
+    let prometheus = Prometheus::over(&daemon);
+    let at = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port");
+    let from = format!("[from.clad]\nserver = \"unix://{}\"\nstart = \"beginning\"", daemon.socket().display());
+    let relay = Relay::between(&from, &format!("[to.otlp]\nendpoint = \"http://{at}\"\n"));
+    prometheus.scrape_relay(relay.metrics());
+    prometheus.wait("a scrape", || prometheus.value("clad_relay_dead_letters_total") == Some(0.0));
+    prometheus.is_silent(&ALERTS);
+    let (mut raw, _) = Raw::producer(&daemon.socket());
+    raw.append_acked(0, AckLevel::Durable, &[b"one"]);
+    prometheus.wait_firing(&["CladRelayDestinationAway"]);
+    let listener = TcpListener::bind(at).expect("still free");
+    std::thread::spawn(move || listener.incoming().map_while(Result::ok).for_each(refuse));
+    prometheus.wait_firing(&["CladRelayDeadLetters"]);
+    prometheus.wait_over(&ALERTS);
+}
+
+/// Answers each request with 400.
+fn refuse(mut stream: std::net::TcpStream) {
+    use std::io::{Read, Write};
+    let mut request = [0; 64 << 10];
+    // What it sends is in one packet.
+    if stream.read(&mut request).is_ok_and(|read| read > 0) {
+        let _ = stream.write_all(b"HTTP/1.1 400 X\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
 }
 
 /// A daemon that takes smaller records than the one before.

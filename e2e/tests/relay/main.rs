@@ -9,8 +9,10 @@
 #[path = "../tls/certs.rs"]
 #[expect(dead_code, reason = "the tests of TLS use the rest")]
 mod certs;
+mod endpoint;
 mod files;
 mod journal;
+mod out;
 mod rotation;
 mod tls;
 
@@ -138,6 +140,15 @@ impl Drop for Relay {
         if std::thread::panicking() {
             eprintln!("---- what the relay said ----\n{}", self.said());
         }
+    }
+}
+
+/// Waits until something holds.
+fn wait(what: &str, mut holds: impl FnMut() -> bool) {
+    let until = Instant::now() + TEST_TIMEOUT;
+    while !holds() {
+        assert!(Instant::now() < until, "{what}: it does not come");
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 

@@ -43,7 +43,7 @@ const fn mounted(name: &'static str, test: &'static str) -> Case {
 }
 
 /// The longest first: they wait for Prometheus's windows most of the time, and so run side by side.
-const CASES: [Case; 19] = [
+const CASES: [Case; 20] = [
     mounted("a disk that gets full", "disks::a_disk_that_gets_full"),
     mounted("a disk that hangs, and one that is slow", "disks::a_disk_that_hangs_and_one_that_is_slow"),
     plain("a daemon that is killed", "faults::a_daemon_that_is_killed"),
@@ -55,6 +55,10 @@ const CASES: [Case; 19] = [
         "relay::a_relay_that_is_killed_waits_or_has_lost_its_file",
     ),
     plain("a journalctl that ends again and again", "relay::a_journalctl_that_ends_again_and_again"),
+    plain(
+        "a relay's destination that is away, and one that refuses",
+        "relay::a_destination_that_is_away_and_one_that_refuses",
+    ),
     plain("records of a relay that are refused", "relay::records_of_a_relay_that_are_refused"),
     Case {
         name: "a clock that jumps under retention by age",

@@ -21,7 +21,7 @@ const ENTRIES_PER_KILL: u64 = 500;
 const PACKAGES: [&str; 5] =
     ["systemd-journal-remote", "libmicrohttpd12", "libcurl4", "libcurl3-gnutls", "libsystemd-shared"];
 
-const CASES: [(&str, &str, &str); 19] = [
+const CASES: [(&str, &str, &str); 23] = [
     ("relay", "lines become records", "files::lines_are_records_with_the_bytes_that_they_have"),
     ("relay", "records of several lines", "files::a_record_of_several_lines_is_one"),
     ("relay", "files from now on", "files::a_relay_that_begins_now_leaves_what_is_old_and_nothing_behind_it"),
@@ -39,6 +39,10 @@ const CASES: [(&str, &str, &str); 19] = [
         "within TLS, by the name of its certificate",
         "tls::lines_come_within_tls_once_over_kills_and_a_renewed_certificate",
     ),
+    ("relay", "to an OTLP endpoint over kills", "out::every_record_comes_to_an_endpoint_over_kills_and_lost_answers"),
+    ("relay", "an endpoint that refuses", "out::what_an_endpoint_does_not_take_is_split_kept_or_noted"),
+    ("relay", "an endpoint that is away", "out::an_outage_is_held_and_without_a_hold_the_gap_is_said"),
+    ("relay", "a log that was cut back", "out::a_log_that_was_cut_back_stops_it_with_both_places"),
     ("relay", "an outage in flat memory", "files::an_outage_is_waited_out_with_flat_memory"),
     ("relay", "rotation by renames", "rotation::every_line_comes_once_and_in_order_over_renames_and_kills"),
     (

@@ -1,0 +1,236 @@
+//! From a clad to elsewhere.
+//!
+//! Invariants:
+//! - A request is made of whole appends, each a message of its own: made again, it is made of the same.
+//! - The cursor moves when the endpoint has answered. So a record comes at least once; with `clad.log.id`, `clad.epoch` and
+//!   `clad.offset` in it, the far end can recognise copies.
+//! - Nothing is skipped in silence: what the endpoint refuses for ever is counted, and its offsets are in the file of dead letters;
+//!   a gap of the log is a record of its own.
+//! - Memory does not grow with an outage: one request is under way, and the log keeps the rest.
+
+mod otlp;
+mod source;
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clad_client::{Chunk, Cursor, Event, Gap, GapReason};
+use clad_proto::grpc::opentelemetry::proto::collector::logs::v1::ExportLogsServiceRequest;
+use clad_proto::grpc::opentelemetry::proto::common::v1::{AnyValue, KeyValue, any_value::Value};
+use clad_proto::grpc::opentelemetry::proto::logs::v1::{LogRecord, ResourceLogs, ScopeLogs};
+use prost::Message;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::Stop;
+use crate::config::{FromClad, ToOtlp};
+use crate::metrics;
+use otlp::{Answer, Otlp};
+use source::Source;
+pub(crate) use source::{begin, status};
+
+/// Bytes of records at which a request goes. The specification recommends that receivers take 20 MiB.
+const REQUEST_BYTES: usize = 1 << 20;
+/// The longest time that a record waits for others.
+const LINGER: Duration = Duration::from_millis(200);
+/// Pauses between tries.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// An append as a message, and its place.
+struct Part {
+    message: ResourceLogs,
+    first_offset: u64,
+    count: u32,
+}
+
+/// Appends that go together.
+#[derive(Default)]
+struct Parts {
+    parts: Vec<Part>,
+    bytes: usize,
+    /// The place behind them.
+    end: Option<Cursor>,
+    age: Option<u64>,
+}
+
+/// Brings records from a log to an OTLP endpoint, until the relay is stopped.
+/// `dead_letters` is the file for what the endpoint refuses for ever.
+pub(crate) async fn run(from: &FromClad, to: &ToOtlp, name: &str, dead_letters: &Path, mut stop: Stop) -> Result<()> {
+    let endpoint = Otlp::new(to)?;
+    let mut stopping = stop.clone();
+    let mut source = tokio::select! {
+        opened = Source::open(from, name, format!("to {}", to.endpoint)) => opened?,
+        _ = stopping.wait_for(|stop| *stop) => return Ok(()),
+    };
+    loop {
+        let parts = tokio::select! {
+            parts = collect(&mut source) => parts?,
+            _ = stop.wait_for(|stop| *stop) => break,
+        };
+        if !parts.parts.is_empty() {
+            tokio::select! {
+                sent = bring(&endpoint, &parts.parts, dead_letters) => sent?,
+                // What is under way is sent again at the next start: the endpoint may have it twice then.
+                _ = stop.wait_for(|stop| *stop) => break,
+            }
+        }
+        metrics::behind_since(parts.age);
+        if let Some(end) = parts.end {
+            source.done(end);
+        }
+        source.commit_in_time().await?;
+    }
+    source.commit().await
+}
+
+/// As many appends as make a request, or as come in time; none after a while, so that the cursor moves.
+async fn collect(source: &mut Source) -> Result<Parts> {
+    let mut parts = Parts::default();
+    let until = Instant::now() + LINGER;
+    while parts.bytes < REQUEST_BYTES {
+        let Ok(next) = timeout_at(until, source.next()).await else { break };
+        let (event, place) = next?;
+        source.begin(&event, place).await?;
+        let log_id = source.log_id().map(|id| id.to_string()).unwrap_or_default();
+        match event {
+            Event::Records(chunk) => {
+                parts.age = Some(chunk.append_time());
+                parts.push(message_of(&chunk, &log_id), chunk.first_offset(), chunk.count());
+            }
+            Event::Gap(gap) => parts.push(gap_message(gap, &log_id), gap.from, 1),
+            Event::CaughtUp { .. } => parts.age = None,
+            _ => {}
+        }
+        parts.end = Some(place);
+    }
+    Ok(parts)
+}
+
+impl Parts {
+    fn push(&mut self, message: ResourceLogs, first_offset: u64, count: u32) {
+        self.bytes += message.encoded_len();
+        self.parts.push(Part { message, first_offset, count });
+    }
+}
+
+fn pair(key: &str, value: Value) -> KeyValue {
+    KeyValue { key: key.to_owned(), value: Some(AnyValue { value: Some(value) }), ..KeyValue::default() }
+}
+
+/// Adds to a record where it is in its log.
+fn add_place(record: &mut LogRecord, log_id: &str, epoch: u32, offset: u64) {
+    record.attributes.push(pair("clad.log.id", Value::StringValue(log_id.to_owned())));
+    record.attributes.push(pair("clad.epoch", Value::IntValue(i64::from(epoch))));
+    record.attributes.push(pair("clad.offset", Value::IntValue(i64::try_from(offset).unwrap_or(i64::MAX))));
+}
+
+fn message_of(chunk: &Chunk, log_id: &str) -> ResourceLogs {
+    let records = chunk.records().map(|(offset, view)| {
+        let mut record = clad_proto::otlp::message_of(&view);
+        add_place(&mut record, log_id, chunk.epoch(), offset);
+        record
+    });
+    let records: Vec<LogRecord> = records.collect();
+    match chunk.group() {
+        Some(group) => clad_proto::otlp::message_with(&group, records),
+        None => ResourceLogs {
+            scope_logs: vec![ScopeLogs { log_records: records, ..ScopeLogs::default() }],
+            ..ResourceLogs::default()
+        },
+    }
+}
+
+/// Offsets that the log does not have any more.
+fn gap_message(gap: Gap, log_id: &str) -> ResourceLogs {
+    let why = match gap.reason {
+        GapReason::Retention => "retention has removed them",
+        GapReason::Damage => "they are damaged",
+    };
+    let text =
+        format!("the records of offsets {} to {} are not brought over: {why}", gap.from, gap.to.saturating_sub(1));
+    let now = crate::log::now();
+    let mut record = LogRecord {
+        time_unix_nano: now,
+        observed_time_unix_nano: now,
+        severity_number: 17,
+        body: Some(AnyValue { value: Some(Value::StringValue(text)) }),
+        event_name: "clad.gap".to_owned(),
+        ..LogRecord::default()
+    };
+    add_place(&mut record, log_id, 0, gap.from);
+    record.attributes.push(pair("clad.gap.end", Value::IntValue(i64::try_from(gap.to).unwrap_or(i64::MAX))));
+    metrics::lost(metrics::Lost::Source);
+    ResourceLogs {
+        scope_logs: vec![ScopeLogs { log_records: vec![record], ..ScopeLogs::default() }],
+        ..ResourceLogs::default()
+    }
+}
+
+/// Sends until the endpoint has taken or refused each.
+async fn bring(endpoint: &Otlp, parts: &[Part], dead_letters: &Path) -> Result<()> {
+    let mut waiting = vec![parts];
+    while let Some(parts) = waiting.pop() {
+        let logs = parts.iter().map(|part| part.message.clone()).collect();
+        let request = ExportLogsServiceRequest { resource_logs: logs }.encode_to_vec();
+        let records: u64 = parts.iter().map(|part| u64::from(part.count)).sum();
+        match until_answered(endpoint, &request).await {
+            Answer::Taken => metrics::stored(records, request.len() as u64),
+            Answer::TakenInPart { rejected, text } => {
+                metrics::stored(records.saturating_sub(rejected), request.len() as u64);
+                bury(dead_letters, parts, rejected, &text)?;
+            }
+            // One append cannot be made smaller: a message is a whole one, or copies could not be recognised.
+            Answer::TooLarge | Answer::Refused(_) if parts.len() > 1 => {
+                let (before, behind) = parts.split_at(parts.len() / 2);
+                waiting.extend([behind, before]);
+            }
+            Answer::TooLarge => bury(dead_letters, parts, records, "413: too large")?,
+            Answer::Refused(text) => bury(dead_letters, parts, records, &text)?,
+            Answer::NotNow { .. } => {}
+        }
+    }
+    Ok(())
+}
+
+/// Sends until there is an answer for good.
+async fn until_answered(endpoint: &Otlp, request: &[u8]) -> Answer {
+    let (mut pause, mut said) = (FIRST_PAUSE, false);
+    loop {
+        match endpoint.send(request).await {
+            Answer::NotNow { reason, text, after } => {
+                metrics::retried(reason);
+                if !std::mem::replace(&mut said, true) {
+                    tracing::warn!("the endpoint takes nothing now, and is asked again: {text}");
+                }
+                sleep(after.unwrap_or(pause).min(LONGEST_PAUSE)).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+            answer => {
+                if said {
+                    tracing::info!("the endpoint answers again");
+                }
+                return answer;
+            }
+        }
+    }
+}
+
+/// Notes what the endpoint does not take: where it is in the log, which has it for as long as retention lets it.
+fn bury(path: &Path, parts: &[Part], rejected: u64, text: &str) -> Result<()> {
+    let (Some(first), Some(last)) = (parts.first(), parts.last()) else { return Ok(()) };
+    let (from, to) = (first.first_offset, last.first_offset + u64::from(last.count));
+    let line =
+        serde_json::json!({ "from": from, "to": to, "rejected": rejected, "reason": text, "time": crate::log::now() });
+    let write = || {
+        let mut file = OpenOptions::new().create(true).append(true).open(path)?;
+        file.write_all(format!("{line}\n").as_bytes())?;
+        file.sync_all()
+    };
+    write().with_context(|| format!("{} cannot be written", path.display()))?;
+    metrics::dead_letters(rejected);
+    tracing::error!("{rejected} records of offsets {from} to {} are not taken: {text}", to.saturating_sub(1));
+    Ok(())
+}
