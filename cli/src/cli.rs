@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::admin::{self, Shown, TopArgs};
+use crate::admin::{self, OriginsArgs, Shown, TopArgs};
 use crate::append::{self, AppendArgs};
 use crate::bench::{self, BenchArgs};
 use crate::completions::{self, CompletionsArgs};
@@ -61,6 +61,8 @@ enum Command {
     Top(TopArgs),
     /// List the segments of the log
     Segments(Shown),
+    /// List the streams of other logs that are forwarded here, or drop one
+    Origins(OriginsArgs),
     /// Seal the active segment and continue in the next
     Rotate(Shown),
     /// Make everything received so far durable, and show the offset reached
@@ -116,6 +118,7 @@ fn run(cli: Cli) -> Outcome {
         Command::Status(shown) => admin::status(context, shown),
         Command::Top(args) => admin::top(context, &args),
         Command::Segments(shown) => admin::segments(context, shown),
+        Command::Origins(args) => admin::origins(context, &args),
         Command::Rotate(shown) => admin::rotate(context, shown),
         Command::Sync(shown) => admin::sync(context, shown),
         Command::Verify(args) => verify::run(context, &args),

@@ -72,6 +72,14 @@ pub enum ErrorCode {
     QuotaExceeded,
     /// The filter of a READ is not one that this daemon evaluates: the reader filters by itself.
     FilterUnsupported,
+    /// A forwarded append is of another history than what is stored of its origin.
+    HistoryParted,
+    /// The log has nothing of that origin, and the append does not say that it begins.
+    OriginUnknown,
+    /// The log takes as many origins as it may.
+    TooManyOrigins,
+    /// A forwarded append has come through this log already, or through too many.
+    ForwardLoop,
     /// A code of a newer version.
     Other(u16),
 }
@@ -79,7 +87,7 @@ pub enum ErrorCode {
 /// A code's number, its name, whether it is retryable and whether it may be written, unless the sender says otherwise.
 type Row = (ErrorCode, u16, &'static str, bool, bool);
 
-const ROWS: [Row; 29] = {
+const ROWS: [Row; 33] = {
     use ErrorCode::*;
     [
         (UnsupportedVersion, 1, "unsupported_version", false, false),
@@ -111,6 +119,10 @@ const ROWS: [Row; 29] = {
         (RingUnavailable, 27, "ring_unavailable", false, false),
         (QuotaExceeded, 28, "quota_exceeded", true, false),
         (FilterUnsupported, 29, "filter_unsupported", false, false),
+        (HistoryParted, 34, "history_parted", false, false),
+        (OriginUnknown, 35, "origin_unknown", false, false),
+        (TooManyOrigins, 36, "too_many_origins", false, false),
+        (ForwardLoop, 37, "forward_loop", false, false),
     ]
 };
 

@@ -1,6 +1,7 @@
-//! `status`, `top`, `segments`, `rotate`, `sync`: the daemon's handles, over gRPC on its admin socket, or over TLS.
+//! `status`, `top`, `segments`, `origins`, `rotate`, `sync`: the daemon's handles, over gRPC on its admin socket, or over TLS.
 
 mod connect;
+mod origins;
 mod segments;
 mod status;
 mod top;
@@ -14,6 +15,7 @@ use clap::Args;
 use serde_json::json;
 
 use self::connect::{Admin, DISK_REPLY_TIMEOUT, MEMORY_REPLY_TIMEOUT, ask, status_of};
+pub(crate) use self::origins::{OriginsArgs, run as origins};
 pub(crate) use self::top::{TopArgs, run as top};
 use crate::clock;
 use crate::context::Context;

@@ -17,6 +17,10 @@ pub(crate) fn refused(subject: &Subject, rights: &Rights, what: Refused) -> Erro
         Refused::Append => "append to this log".to_owned(),
         Refused::Read => "read this log".to_owned(),
         Refused::Admin => "administer this daemon".to_owned(),
+        Refused::Forward => match &rights.logs {
+            Some(_) => "forward appends of this log to that one: `logs` of its rule does not name it".to_owned(),
+            None => "forward appends of other logs to this one".to_owned(),
+        },
         Refused::Component => {
             let pattern = rights.component.as_ref().map_or_else(String::new, ToString::to_string);
             format!("append what is not of component {pattern}")
@@ -44,6 +48,7 @@ impl From<Right> for Refused {
             Right::Append => Self::Append,
             Right::Read => Self::Read,
             Right::Admin => Self::Admin,
+            Right::Forward => Self::Forward,
         }
     }
 }

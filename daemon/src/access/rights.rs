@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use clad_proto::AckLevel;
+use clad_proto::{AckLevel, LogId};
 
 use super::rate::Rate;
 use crate::config::{Pattern, Right};
@@ -18,6 +18,8 @@ pub(crate) struct Rights {
     pub(crate) rate: Option<Arc<Rate>>,
     /// Name by which it owns producers, in place of its own.
     pub(crate) owner: Option<Arc<str>>,
+    /// The logs whose appends it may forward; `None` is all.
+    pub(super) logs: Option<Arc<[LogId]>>,
     pub(super) decided: Decided,
 }
 
@@ -43,12 +45,20 @@ impl Rights {
     }
 
     /// Where there are no rules: everybody who reaches a listener may append.
-    pub(crate) fn without_rules(may_read: bool) -> Arc<Self> {
-        static BOTH: LazyLock<[Arc<Rights>; 2]> = LazyLock::new(|| {
-            let rights = |may| Arc::new(Rights { may, decided: Decided::NoRules, ..Rights::default() });
-            [rights(vec![Right::Append]), rights(vec![Right::Append, Right::Read])]
+    pub(crate) fn without_rules(may_read: bool, may_forward: bool) -> Arc<Self> {
+        static ALL: LazyLock<[Arc<Rights>; 4]> = LazyLock::new(|| {
+            [[false, false], [true, false], [false, true], [true, true]].map(|[read, forward]| {
+                let all = [(Right::Append, true), (Right::Read, read), (Right::Forward, forward)];
+                let may = all.into_iter().filter(|(_, may)| *may).map(|(right, _)| right).collect();
+                Arc::new(Rights { may, decided: Decided::NoRules, ..Rights::default() })
+            })
         });
-        BOTH[usize::from(may_read)].clone()
+        ALL[usize::from(may_read) + 2 * usize::from(may_forward)].clone()
+    }
+
+    /// Returns true if it may forward appends of this log.
+    pub(crate) fn may_forward(&self, log: LogId) -> bool {
+        self.may(Right::Forward) && self.logs.as_ref().is_none_or(|logs| logs.contains(&log))
     }
 
     pub(crate) fn may(&self, right: Right) -> bool {
@@ -77,6 +87,9 @@ impl Rights {
 
     /// Returns true if a connection with these rights is one with those.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
+        if self.logs != other.logs {
+            return false;
+        }
         let rate = |rights: &Self| rights.rate.as_ref().map(|rate| rate.bytes_per_second());
         let of = |rights: &Self| (rights.may.clone(), rights.component.clone(), rights.max_level, rights.owner.clone());
         of(self) == of(other) && rate(self) == rate(other)

@@ -201,11 +201,13 @@ pub enum Right {
     Read,
     /// To administer the daemon over the network.
     Admin,
+    /// To hand on appends of other logs.
+    Forward,
 }
 
 impl Right {
     /// Every member.
-    pub const ALL: [Self; 3] = [Self::Append, Self::Read, Self::Admin];
+    pub const ALL: [Self; 4] = [Self::Append, Self::Read, Self::Admin, Self::Forward];
 
     /// The word that the configuration uses.
     #[must_use]
@@ -214,6 +216,7 @@ impl Right {
             Self::Append => "append",
             Self::Read => "read",
             Self::Admin => "admin",
+            Self::Forward => "forward",
         }
     }
 }

@@ -306,6 +306,11 @@ pub(super) const KEYS: &[Key] = &[
         LIVE,
         "The most remembered producers, so that a resent record is stored once. One user, or the network, has half of them at most. An owner with fewer than 8 is admitted beyond it, up to twice as many, and root up to three times."
     ),
+    key!(
+        limits.max_origins,
+        LIVE,
+        "The most origins: streams of other logs that are forwarded here. A further one is refused; none is ever forgotten but by `clactl origins drop`. Where segments are small it is at most one for each 3 KiB of a segment."
+    ),
     key!(limits.handshake_timeout, LIVE, "The longest time that a new connection may take to send HELLO."),
     key!(limits.idle_timeout, LIVE, "Close a connection after this much silence; 0 is never."),
 ];

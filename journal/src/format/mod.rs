@@ -11,6 +11,8 @@ pub mod checksum;
 pub mod chunk;
 pub mod footer;
 pub mod meta;
+pub mod origin;
+mod peer_meta;
 pub mod resend;
 pub mod segment;
 pub mod tombstone;

@@ -7,6 +7,7 @@ pub(crate) mod buffer_pool;
 pub(crate) mod clock_trust;
 pub(crate) mod committer;
 pub(crate) mod metafile;
+pub(crate) mod origin;
 pub mod owner_bytes;
 pub(crate) mod pending_reclaim;
 pub(crate) mod permits;

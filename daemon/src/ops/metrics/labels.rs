@@ -57,6 +57,8 @@ label! {
         Relp = "relp",
         /// systemd-journal-upload. Its connections are among those of gRPC.
         Journal = "journal",
+        /// Appends of other logs. Its connections are among those of the framed sockets.
+        Relay = "relay",
     }
 }
 
@@ -125,6 +127,8 @@ label! {
         Read = "read",
         /// The peer may not administer.
         Admin = "admin",
+        /// The peer may not forward that log's appends.
+        Forward = "forward",
         /// Records of a component that the peer may not append.
         Component = "component",
         /// A token that is none, or that came in the clear.
