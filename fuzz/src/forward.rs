@@ -1,6 +1,6 @@
 //! Appends of another log, as a daemon takes them over.
 //!
-//! What must hold of any bytes:
+//! Of any bytes this must hold:
 //! - reading them ends and never panics;
 //! - peer metadata that is made of them is within its bounds, is read back, and names the way and the first origin;
 //! - an append that is handed on again keeps its first origin, and its path grows by one; the log that it came from, and each

@@ -116,7 +116,7 @@ impl Stage {
     }
 }
 
-/// Of damage in the middle a reader is told; what was at the end is expected again.
+/// Damage in the middle is a gap for readers; what was at the end is expected again.
 #[test]
 fn what_rots_at_the_end_of_an_origin_is_taken_again_after_a_start() {
     let mut stage = Stage::new(Policy::PerMessage);

@@ -10,12 +10,12 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use clad_client::Address;
+use clad_proto::LogId;
 use clad_proto::grpc::v1;
-use clap::Args;
+use clap::{Args, Subcommand};
 use serde_json::json;
 
 use self::connect::{Admin, DISK_REPLY_TIMEOUT, MEMORY_REPLY_TIMEOUT, ask, status_of};
-pub(crate) use self::origins::{OriginsArgs, run as origins};
 pub(crate) use self::top::{TopArgs, run as top};
 use crate::clock;
 use crate::context::Context;
@@ -56,6 +56,61 @@ pub(crate) fn segments(context: &mut Context, shown: Shown) -> Outcome {
     let text = match shown.output {
         Form::Text => segments::columns(&answer.segments, &context.zone),
         Form::Json => segments::lines(&answer.segments),
+    };
+    context.output.write(text.as_bytes())?;
+    Ok(Exit::Done)
+}
+
+/// `clactl origins`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct OriginsArgs {
+    #[command(subcommand)]
+    action: Option<OriginsAction>,
+    #[command(flatten)]
+    shown: Shown,
+}
+
+/// An action on one.
+#[derive(Debug, Clone, Subcommand)]
+enum OriginsAction {
+    /// Forget a stream: it may begin again, from where its forwarder says; its records stay
+    Drop {
+        /// Id of the log that the stream is of, 32 hex digits
+        #[arg(value_name = "LOG-ID")]
+        log: LogId,
+        /// Name of the stream
+        stream: String,
+        /// Owner that forwards it, where several do, as `clactl origins` shows it
+        #[arg(long, value_name = "OWNER")]
+        owner: Option<u64>,
+    },
+}
+
+/// `clactl origins`.
+pub(crate) fn origins(context: &mut Context, args: &OriginsArgs) -> Outcome {
+    let text = match &args.action {
+        None => {
+            let status = context.block_on(status_of(&context.which.admin(&context.around)?))?;
+            match args.shown.output {
+                Form::Text => origins::columns(&status.origins),
+                Form::Json => status.origins.iter().map(|origin| format!("{}\n", origins::object(origin))).collect(),
+            }
+        }
+        Some(OriginsAction::Drop { log, stream, owner }) => {
+            let (log_id, stream, owner) = (log.to_bytes().to_vec().into(), stream.clone(), *owner);
+            let request = v1::DropOriginRequest { log_id, stream, owner };
+            let answer = context.ask(DISK_REPLY_TIMEOUT, async |admin| admin.drop_origin(request).await)?;
+            let dropped = answer.origin.unwrap_or_default();
+            match args.shown.output {
+                Form::Json => format!("{}\n", origins::object(&dropped)),
+                Form::Text => format!(
+                    "dropped stream {} of log {}, which ended at source offset {}\n",
+                    dropped.stream,
+                    origins::log_of(&dropped),
+                    count(dropped.end)
+                ),
+            }
+        }
     };
     context.output.write(text.as_bytes())?;
     Ok(Exit::Done)

@@ -3,76 +3,18 @@
 use clad_journal::owner_bytes::NETWORK;
 use clad_proto::LogId;
 use clad_proto::grpc::v1;
-use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::connect::{DISK_REPLY_TIMEOUT, status_of};
-use super::{Form, Shown};
-use crate::context::Context;
-use crate::exit::{Exit, Outcome};
 use crate::format::human::count;
 use crate::output::table;
 
-/// `clactl origins`.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct OriginsArgs {
-    #[command(subcommand)]
-    action: Option<Action>,
-    #[command(flatten)]
-    shown: Shown,
-}
-
-/// What is done with one.
-#[derive(Debug, Clone, Subcommand)]
-enum Action {
-    /// Forget a stream: it may begin again, from where its forwarder says; its records stay
-    Drop {
-        /// Id of the log that the stream is of, 32 hex digits
-        #[arg(value_name = "LOG-ID")]
-        log: LogId,
-        /// Name of the stream
-        stream: String,
-        /// Owner that forwards it, where several do, as `clactl origins` shows it
-        #[arg(long, value_name = "OWNER")]
-        owner: Option<u64>,
-    },
-}
-
-/// `clactl origins`.
-pub(crate) fn run(context: &mut Context, args: &OriginsArgs) -> Outcome {
-    let text = match &args.action {
-        None => {
-            let status = context.block_on(status_of(&context.which.admin(&context.around)?))?;
-            match args.shown.output {
-                Form::Text => columns(&status.origins),
-                Form::Json => status.origins.iter().map(|origin| format!("{}\n", object(origin))).collect(),
-            }
-        }
-        Some(Action::Drop { log, stream, owner }) => {
-            let (log_id, stream, owner) = (log.to_bytes().to_vec().into(), stream.clone(), *owner);
-            let request = v1::DropOriginRequest { log_id, stream, owner };
-            let answer = context.ask(DISK_REPLY_TIMEOUT, async |admin| admin.drop_origin(request).await)?;
-            let dropped = answer.origin.unwrap_or_default();
-            match args.shown.output {
-                Form::Json => format!("{}\n", object(&dropped)),
-                Form::Text => format!(
-                    "dropped stream {} of log {}, which ended at source offset {}\n",
-                    dropped.stream,
-                    log_of(&dropped),
-                    count(dropped.end)
-                ),
-            }
-        }
-    };
-    context.output.write(text.as_bytes())?;
-    Ok(Exit::Done)
-}
-
-fn log_of(origin: &v1::Origin) -> LogId {
+/// Id of its log.
+pub(super) fn log_of(origin: &v1::Origin) -> LogId {
     <[u8; 16]>::try_from(&origin.log_id[..]).map(LogId::from_bytes).unwrap_or_default()
 }
 
-fn columns(origins: &[v1::Origin]) -> String {
+/// A row for each.
+pub(super) fn columns(origins: &[v1::Origin]) -> String {
     let row = |origin: &v1::Origin| {
         let owner = match origin.owner {
             uid if uid <= u32::MAX.into() => format!("uid {uid}"),

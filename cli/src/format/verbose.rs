@@ -92,7 +92,7 @@ fn sender(entry: &Entry<'_>, out: &mut String) {
     seen_by(entry.peer_meta, out);
 }
 
-/// What a daemon saw of a sender.
+/// A sender, as a daemon saw it.
 fn seen_by(seen: &PeerMeta, out: &mut String) {
     out.push_str(seen.transport.map_or("unknown way", |transport| transport.name()));
     for (key, value) in [("uid", seen.uid), ("gid", seen.gid), ("pid", seen.pid)] {

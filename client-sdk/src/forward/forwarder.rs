@@ -43,7 +43,7 @@ impl Default for ForwarderOptions {
     }
 }
 
-/// What is said of an append beside its bytes.
+/// The place of an append in its stream, and the level that is wanted for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ForwardAs {
     /// The source offset at which what was forwarded before ends; of a stream that begins, where it begins.

@@ -26,7 +26,7 @@ impl RawRecords {
     /// Takes the body of a RECORDS frame.
     ///
     /// # Errors
-    /// What stands before the payload is wrong.
+    /// [`FrameError`]: the part before the payload is wrong.
     pub fn parse(mut body: Bytes) -> Result<Self, FrameError> {
         let view = RecordsView::parse(&body)?;
         let (head, payload) = (view.head, view.payload.len());

@@ -31,7 +31,7 @@ pub(crate) struct Forwarder {
     /// The producer id of its chunks.
     producer: [u8; 16],
     owner: u64,
-    /// What this daemon sees of the forwarder, encoded.
+    /// Peer metadata of the forwarder, encoded.
     meta: Vec<u8>,
     /// This log.
     log_id: LogId,

@@ -161,7 +161,6 @@ fn each_append_is_there_once_and_in_order_however_often_daemon_and_connection_di
         assert_eq!(here.head().first_seq, source.head().first_offset);
     }
     assert!(partial > KILLS / 5, "only {partial} ends with something in flight: nothing is shown");
-    println!("tally: kills={kills} connections={cuts} in_flight={partial}");
     drop(readback::files(far.dir()));
 }
 
@@ -201,7 +200,7 @@ fn a_path_grows_and_a_circle_is_refused() {
 
 /// The same over TCP, with skips that are stated.
 #[test]
-fn what_a_filter_leaves_out_is_stated_and_a_hole_that_is_not_is_refused() {
+fn what_a_filter_leaves_out_is_stated_and_nothing_else_is_left_out() {
     let (source, far) = (Daemon::start(), Daemon::start());
     let from = log_id(&source);
     on(async {

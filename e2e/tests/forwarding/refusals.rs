@@ -1,4 +1,4 @@
-//! What no log takes: another history, a stream that it does not know, one too many, what a peer may not forward, and bodies
+//! Refusals: another history, a stream that it does not know, one too many, what a peer may not forward, and bodies
 //! that lie.
 
 use bytes::{Bytes, BytesMut};
@@ -197,7 +197,7 @@ fn a_body_that_lies_is_refused_and_says_why() {
     };
     let last = body(&good()).len() - 1;
     let path = |count: u8, ids: usize| [&[64, (2 + 16 * ids) as u8, count][..], &vec![7; 16 * ids], b"s"].concat();
-    let origin = |id: u8| [&[65, 64][..], &vec![id; 64]].concat();
+    let origin = |id: u8| [&[65, 64][..], &[id; 64]].concat();
     let cases = [
         ("its fields", flipped(20), ErrorCode::BadChecksum, false),
         ("its payload", flipped(last), ErrorCode::BadChecksum, true),

@@ -1,4 +1,4 @@
-//! What people and programs see of forwarded appends, and what an operator drops.
+//! Forwarded appends as people and programs see them, and streams that an operator drops.
 
 use clad_client::AckLevel;
 use clad_e2e::tool::clactl_ends;

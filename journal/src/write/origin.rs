@@ -20,12 +20,14 @@ use crate::error::{AppendError, Parting};
 use crate::format::chunk::ChunkHeader;
 use crate::format::origin::{self, ForwardedAppend, Origin, OriginEntry};
 use crate::format::tombstone::Tombstone;
-use crate::write::producer::ProducerId;
+
+/// Producer id of the chunks of an origin.
+type ProducerId = [u8; 16];
 
 /// Part of a segment that all origins may take in its footer: a 32nd.
 const SEGMENT_PART: u64 = 32;
 
-/// What a forwarder says of an append besides its header.
+/// The word of a forwarder on an append, besides its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forward {
     /// The origin.

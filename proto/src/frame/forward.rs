@@ -86,7 +86,7 @@ pub struct Forward {
 pub struct ForwardView<'a> {
     /// Its fields.
     pub head: ForwardHead,
-    /// What the source's daemon gave.
+    /// The RECORDS of the source's daemon.
     pub records: RecordsView<'a>,
 }
 

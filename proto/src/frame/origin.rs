@@ -4,13 +4,12 @@
 //! origin: `[16] log id, u32 epoch, u64 offset of the first record, u64 append time, [16] producer id, u32 producer epoch,
 //! u64 sequence`, then the peer metadata of the first daemon, all below tag 64.
 
-use super::{peer_meta::PeerMeta, records::RecordsHead};
 use crate::{
     ids::{LogId, ProducerId},
-    limits::{MAX_HOPS, MAX_OWN_PEER_META_BYTES, MAX_PEER_META_BYTES, MAX_STREAM_BYTES},
-    wire::{Reader, put_field},
+    limits::{MAX_HOPS, MAX_OWN_PEER_META_BYTES, MAX_STREAM_BYTES},
+    wire::Reader,
 };
-use bytes::{BufMut, BytesMut};
+use bytes::BufMut;
 use std::fmt;
 
 /// Tag of the way in peer metadata.
@@ -18,6 +17,8 @@ pub(super) const PATH: u8 = 64;
 /// Tag of the first origin.
 pub(super) const ORIGIN: u8 = 65;
 const LOG_ID_BYTES: usize = 16;
+/// The first tag of peer metadata whose field is bytes.
+pub(super) const BYTES: u8 = 32;
 
 /// The name of a stream of a log: 1 to 24 of `[A-Za-z0-9._-]`, without a dot in front.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -118,7 +119,7 @@ pub struct FirstOrigin {
     pub producer_epoch: u32,
     /// Sequence of its first record.
     pub first_seq: u64,
-    /// What that daemon saw of the sender, encoded.
+    /// Peer metadata that its daemon made, encoded.
     pub peer_meta: Vec<u8>,
 }
 
@@ -151,91 +152,25 @@ impl FirstOrigin {
         };
         let length = origin.peer_meta.len() <= MAX_OWN_PEER_META_BYTES;
         let is_own = own_part(&origin.peer_meta) == Some(&origin.peer_meta);
-        (length && is_own && PeerMeta::decode(&origin.peer_meta).is_ok()).then_some(origin)
+        (length && is_own).then_some(origin)
     }
 }
 
 /// The part of encoded peer metadata that a daemon makes of its own peer: all before tag 64. Nothing where it is malformed.
-fn own_part(peer_meta: &[u8]) -> Option<&[u8]> {
-    let mut reader = Reader(peer_meta);
+pub(super) fn own_part(peer_meta: &[u8]) -> Option<&[u8]> {
+    let (mut reader, mut last) = (Reader(peer_meta), 0);
     loop {
         let own = peer_meta.len() - reader.0.len();
-        match reader.u8() {
+        let tag = reader.u8();
+        if tag.is_some_and(|tag| tag <= last) {
+            return None;
+        }
+        last = tag.unwrap_or(last);
+        match tag {
             Some(tag) if tag >= PATH => return peer_meta.get(..own),
             None => return Some(peer_meta),
-            Some(tag) if tag < super::peer_meta::BYTES => drop(reader.varint("the peer metadata").ok()?),
+            Some(tag) if tag < BYTES => drop(reader.varint("the peer metadata").ok()?),
             Some(_) => drop(reader.delimited("the peer metadata").ok()?),
         }
-    }
-}
-
-/// Why an append is not taken over from another log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ForwardFault {
-    /// Its peer metadata is not what a daemon makes.
-    #[error("its peer metadata is wrong: {0}")]
-    PeerMeta(&'static str),
-    /// It has come through this log already.
-    #[error("it has come through log {0} already: forwarding goes in a circle")]
-    Loop(LogId),
-    /// It has come through as many logs as the path has room for.
-    #[error("it has come through {MAX_HOPS} logs, and may come through no further one")]
-    TooFar,
-}
-
-/// Peer metadata of an append that is taken over: `own`, which the daemon makes of the forwarder, then the way and the first
-/// origin. `from`: the stream that is forwarded, `to` the log that takes it. `head` and `peer_meta` are of the append's
-/// RECORDS.
-///
-/// # Errors
-/// [`ForwardFault`].
-pub fn forwarded_peer_meta(
-    own: &[u8],
-    from: &Origin,
-    to: LogId,
-    head: &RecordsHead,
-    peer_meta: &[u8],
-) -> Result<Vec<u8>, ForwardFault> {
-    let wrong = ForwardFault::PeerMeta;
-    let before = PeerMeta::decode(peer_meta).map_err(|_| wrong("no fields in their order"))?;
-    if before.unknown_bytes.iter().any(|(tag, _)| *tag == PATH || *tag == ORIGIN) {
-        return Err(wrong("no path or no origin where they should be"));
-    }
-    let (mut logs, origin) = match (before.path, before.origin) {
-        (Some(path), Some(origin)) if path.logs.first() == Some(&origin.log_id) => (path.logs, origin),
-        (None, None) => {
-            let seen = own_part(peer_meta).filter(|seen| seen.len() <= MAX_OWN_PEER_META_BYTES);
-            let origin = FirstOrigin {
-                log_id: from.log_id,
-                epoch: head.epoch,
-                first_offset: head.first_offset,
-                append_time: head.append_time,
-                producer_id: head.producer_id,
-                producer_epoch: head.producer_epoch,
-                first_seq: head.first_seq,
-                peer_meta: seen.ok_or(wrong("more than 256 bytes of a daemon's own"))?.to_vec(),
-            };
-            (Vec::new(), origin)
-        }
-        _ => return Err(wrong("a path and an origin that are not of each other")),
-    };
-    if let Some(again) = logs.iter().find(|id| **id == to || **id == from.log_id) {
-        return Err(ForwardFault::Loop(*again));
-    }
-    if from.log_id == to {
-        return Err(ForwardFault::Loop(to));
-    }
-    logs.push(from.log_id);
-    if logs.len() > MAX_HOPS {
-        return Err(ForwardFault::TooFar);
-    }
-    let mut all = BytesMut::with_capacity(MAX_PEER_META_BYTES);
-    all.put_slice(own);
-    put_field(&mut all, PATH, &Path { logs, stream: from.stream.clone() }.to_bytes());
-    put_field(&mut all, ORIGIN, &origin.to_bytes());
-    match own.len() <= MAX_OWN_PEER_META_BYTES && all.len() <= MAX_PEER_META_BYTES {
-        true => Ok(all.to_vec()),
-        false => Err(wrong("longer than it may be")),
     }
 }

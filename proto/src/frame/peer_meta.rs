@@ -7,7 +7,7 @@
 //!
 //! Protocol version 1 has the numbers alone: its peers get the part before tag 32 ([`numbers`]).
 
-use super::origin::{FirstOrigin, ORIGIN, PATH, Path};
+use super::origin::{BYTES, FirstOrigin, ORIGIN, PATH, Path};
 use crate::{
     fault::Fault,
     limits::{MAX_OWN_PEER_META_BYTES, MAX_PEER_META_BYTES},
@@ -23,8 +23,6 @@ const PID_START: u8 = 3;
 const UID: u8 = 4;
 const GID: u8 = 5;
 const UNKNOWN: u8 = 6;
-/// The first tag whose field is bytes.
-pub(super) const BYTES: u8 = 32;
 const ADDRESS: u8 = 32;
 const IDENTITY: u8 = 33;
 

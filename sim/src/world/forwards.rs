@@ -52,7 +52,7 @@ struct Forwarder {
     begins: bool,
     /// Ends of the log at which it was dropped.
     dropped: Vec<u64>,
-    /// What is stored below was dropped, and the log says so for good.
+    /// Everything of it below this offset was dropped, and the log says so for good.
     gone_below: u64,
 }
 
@@ -110,7 +110,7 @@ impl Forwarder {
 }
 
 impl World {
-    /// What is stored of an origin, as far as it is not lost.
+    /// The newest stored append of an origin that is not lost.
     fn newest_forwarded(&self, id: &[u8; 16]) -> Option<&Found> {
         self.model.entries.iter().rev().find(|e| e.producer == *id && !self.model.is_lost(e.offset))
     }
@@ -235,7 +235,7 @@ impl World {
         Ok(())
     }
 
-    /// What no log may take: an append that is not next, as by another forwarder, or another one in the place of the last.
+    /// Hands over what no log may take: an append that is not next, as by another forwarder, or another one in the place of the last.
     fn forward_wrongly(&mut self, forwarder: &mut Forwarder, rng: &mut Rng) -> Check {
         let at = rng.index(forwarder.source.len() + 2);
         let mut append = forwarder.make(at, rng);
