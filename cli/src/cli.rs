@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::admin::{self, CursorsArgs, Shown, TopArgs};
+use crate::admin::{self, CursorsArgs, OriginsArgs, Shown, TopArgs};
 use crate::append::{self, AppendArgs};
 use crate::bench::{self, BenchArgs};
 use crate::completions::{self, CompletionsArgs};
@@ -63,6 +63,8 @@ enum Command {
     Segments(Shown),
     /// List the named cursors of readers, or remove one
     Cursors(CursorsArgs),
+    /// List the streams of other logs that are forwarded here, or drop one
+    Origins(OriginsArgs),
     /// Seal the active segment and continue in the next
     Rotate(Shown),
     /// Make everything received so far durable, and show the offset reached
@@ -119,6 +121,7 @@ fn run(cli: Cli) -> Outcome {
         Command::Top(args) => admin::top(context, &args),
         Command::Segments(shown) => admin::segments(context, shown),
         Command::Cursors(args) => admin::cursors(context, args),
+        Command::Origins(args) => admin::origins(context, &args),
         Command::Rotate(shown) => admin::rotate(context, shown),
         Command::Sync(shown) => admin::sync(context, shown),
         Command::Verify(args) => verify::run(context, &args),

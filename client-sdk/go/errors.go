@@ -42,6 +42,10 @@ const (
 	CodeRingUnavailable    Code = 27
 	CodeQuotaExceeded      Code = 28
 	CodeFilterUnsupported  Code = 29
+	CodeHistoryParted      Code = 34
+	CodeOriginUnknown      Code = 35
+	CodeTooManyOrigins     Code = 36
+	CodeForwardLoop        Code = 37
 )
 
 var codeNames = [...]string{
@@ -52,6 +56,10 @@ var codeNames = [...]string{
 	20: "permission_denied", 21: "cursor_abandoned", 22: "cursor_unknown", 23: "handshake_timeout",
 	24: "idle_timeout", 25: "too_many_connections", 26: "internal", 27: "ring_unavailable", 28: "quota_exceeded",
 	29: "filter_unsupported",
+	34: "history_parted",
+	35: "origin_unknown",
+	36: "too_many_origins",
+	37: "forward_loop",
 }
 
 func (c Code) String() string {

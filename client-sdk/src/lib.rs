@@ -35,6 +35,10 @@
 //! A [`Reader`] gives [`Event`]s: chunks of records as they were appended, gaps with their reason, and a cursor from
 //! which to resume later. A [`Filter`] says which records are wanted. See [`Reader::builder`], and `examples/tailer.rs`.
 //!
+//! # Forwarding
+//! A [`Forwarder`] hands appends of one log on to another, as they are, each once. [`Chunk::raw`] has an append as it goes
+//! on.
+//!
 //! # Transports
 //! [`Address`] picks one; the rules are the same on all of them. On the framed ones (`unix://`, `tcp://`) the bytes and
 //! the checksum that are made at submit are what lies on the disk. On `grpc://` (feature `grpc`, on by default) the
@@ -65,6 +69,7 @@ mod clock;
 mod cursors;
 mod drops;
 mod error;
+mod forward;
 mod lock;
 mod log_info;
 #[cfg(feature = "models")]
@@ -85,6 +90,7 @@ mod waiters;
 pub use cursors::Cursors;
 pub use drops::{DROPS_EVENT_NAME, DropCounts, DropReason};
 pub use error::{AppendError, ConnectError, ReadError, ReserveError, SendError, SubmitError};
+pub use forward::{ForwardAs, ForwardError, Forwarded, Forwarder, ForwarderOptions, RawRecords};
 pub use log_info::LogInfo;
 pub use producer::{Batch, Call, Overload, Producer, ProducerBuilder, Reservation, Ticket};
 pub use reader::{Chunk, Event, Gap, Reader, ReaderBuilder, Start};
@@ -103,5 +109,7 @@ pub use clad_proto::{
     Group, GroupView, KeyValue, KvWriter, LogId, ProducerId, Record, RecordHead, RecordView, Resource, Scope, Severity,
     ValueRef,
     filter::{Filter, FilterError},
-    frame::{GapReason, LastStored, NamedCursor, PeerMeta, Transport},
+    frame::{
+        FirstOrigin, GapReason, LastStored, NamedCursor, OriginState, Path, PeerMeta, SkipReason, StreamName, Transport,
+    },
 };

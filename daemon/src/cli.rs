@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use clad_proto::AckLevel;
+use clad_proto::{AckLevel, LogId};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::access::Asked;
@@ -64,7 +64,7 @@ pub enum Command {
         /// The peer: uid:NUMBER-OR-NAME, gid:NUMBER, cert:NAME, token:NAME or address:ADDRESS; may be repeated for one that has several
         #[arg(long = "as", value_name = "WHO", requires = "action")]
         who: Vec<String>,
-        /// Action: append, read or admin
+        /// Action: append, read, admin or forward
         #[arg(requires = "who", value_parser = right)]
         action: Option<Right>,
         /// Component of the records that it would append
@@ -73,6 +73,9 @@ pub enum Command {
         /// Level that it would ask for
         #[arg(long, value_name = "LEVEL", requires = "who")]
         level: Option<AckLevel>,
+        /// Id of the log whose appends it would forward
+        #[arg(long, value_name = "ID", requires = "who")]
+        log: Option<LogId>,
     },
     /// Send HUP to a daemon and wait until it has taken or refused its configuration (for ExecReload=)
     ///
@@ -119,8 +122,8 @@ pub fn main(args: impl IntoIterator<Item = OsString>, run: impl FnOnce(Loaded, L
             let rings = crate::fdstore::InheritedFds::is_there();
             Ok(unless_rings(rings, load(&args).map_or_else(|exit| exit, |loaded| run(loaded, args))))
         }
-        Command::Check { who, action: Some(right), component, level } => load(&args).map(|loaded| {
-            let (text, exit) = check_as(&loaded.config, &who, &Asked { right, component, level });
+        Command::Check { who, action: Some(right), component, level, log } => load(&args).map(|loaded| {
+            let (text, exit) = check_as(&loaded.config, &who, &Asked { right, component, level, log });
             say(io::stdout(), &format!("{text}\n"));
             exit
         }),
@@ -152,7 +155,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>, run: impl FnOnce(Loaded, L
 /// A word of `may` in a rule.
 fn right(word: &str) -> Result<Right, String> {
     let right = Right::ALL.into_iter().find(|right| right.as_str() == word);
-    right.ok_or_else(|| "one of append, read, admin is wanted".to_owned())
+    right.ok_or_else(|| "one of append, read, admin, forward is wanted".to_owned())
 }
 
 /// A name that is part of file names and of the service manager's.

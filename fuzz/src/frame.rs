@@ -96,6 +96,7 @@ fn again(frame: &Frame) {
         Frame::Hello(f) => f.encode(&mut buf),
         Frame::Append(f) => f.encode(&mut buf),
         Frame::Flush(f) => f.encode(&mut buf),
+        Frame::Forward(f) => f.encode(&mut buf),
         Frame::Ping(id) => encode_ping(&mut buf, *id),
         Frame::Read(f) => {
             filter(f.filter.as_deref().unwrap_or_default());

@@ -12,6 +12,7 @@
 mod access;
 mod config;
 mod files;
+mod forward;
 mod frame;
 mod journald;
 mod log;
@@ -46,6 +47,12 @@ pub const TARGETS: &[Target] = &[
         run: frame::handshake,
         golden: &[("proto/tests/golden", "frame_hello"), ("proto/tests/golden", "frame_welcome")],
         max_len: 1 << 10,
+    },
+    Target {
+        name: "forward",
+        run: forward::forward,
+        golden: &[("proto/tests/golden", "frame_forward"), ("proto/tests/golden", "frame_records")],
+        max_len: 2 << 10,
     },
     Target { name: "record", run: payload::record, golden: &[("proto/tests/golden", "payload_")], max_len: 4 << 10 },
     Target { name: "segment", run: files::segment, golden: &[("journal/tests/golden", "")], max_len: 64 << 10 },

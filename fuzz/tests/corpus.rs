@@ -80,7 +80,7 @@ macro_rules! targets {
     };
 }
 
-targets! { frame handshake record segment footer meta recovery otlp otlp_json syslog relp export_format access certificate_name config }
+targets! { frame handshake forward record segment footer meta recovery otlp otlp_json syslog relp export_format access certificate_name config }
 
 /// The runner itself: a target that breaks is seen.
 #[test]

@@ -150,6 +150,9 @@ pub struct JournalConfig {
     pub resend_entries: usize,
     /// Time for which such an append is remembered, as long as appends are taken. Zero: none is.
     pub resend_keep: Duration,
+    /// Origins that are taken: streams of other logs that are forwarded here. Fewer where segments are small (FORMAT.md,
+    /// section 6).
+    pub max_origins: usize,
     /// Bytes of the newest batches that stay in memory for readers.
     pub recent_bytes: usize,
 }
@@ -176,6 +179,7 @@ impl Default for JournalConfig {
             keep_producer: Duration::from_secs(600),
             resend_entries: 0,
             resend_keep: Duration::ZERO,
+            max_origins: 64,
             recent_bytes: 2 << 20,
         }
     }

@@ -1,6 +1,8 @@
 //! Errors that a program can distinguish.
 
-use std::io;
+use std::{fmt, io};
+
+use crate::format::origin::ForwardedAppend;
 
 /// Reason why a log cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -145,6 +147,18 @@ pub enum AppendError {
         /// The sequence that is next.
         expected: u64,
     },
+    /// An origin that the log does not know, without the mark that it begins.
+    #[error("this log has nothing of that origin, and the append does not say that it begins")]
+    UnknownOrigin,
+    /// Too many origins at once.
+    #[error("this log takes {limit} origins and has as many: drop one (`clactl origins drop`), or raise max_origins")]
+    TooManyOrigins {
+        /// Most that it takes.
+        limit: usize,
+    },
+    /// The source is no longer the log whose appends are stored here.
+    #[error("{0}")]
+    Parted(Box<Parting>),
     /// Sequences that no number has.
     #[error("the sequences of this append go past the largest, 2^64 - 2")]
     PastTheLast,
@@ -201,6 +215,34 @@ impl AppendError {
     #[must_use]
     pub const fn is_for_now(&self) -> bool {
         self.is_for_all() || matches!(self, Self::TooManyProducers | Self::Forgetting | Self::OwnerQuota { .. })
+    }
+}
+
+/// Where the history of an origin parts: what is stored of it, and what was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct Parting {
+    /// The last append of it in the log.
+    pub stored: ForwardedAppend,
+    /// The append that was sent, without an offset here.
+    pub sent: ForwardedAppend,
+    /// This log has lost appends of the origin, and does not know from which source offset on.
+    pub is_lost: bool,
+}
+
+impl fmt::Display for Parting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let append = |a: &ForwardedAppend| {
+            let (epoch, first, end, crc) = (a.epoch, a.first, a.end(), a.payload_checksum);
+            format!("source epoch {epoch}, source offsets {first} to {end}, CRC {crc:08x}")
+        };
+        let (stored, sent) = (append(&self.stored), append(&self.sent));
+        match self.is_lost {
+            false => write!(f, "the histories part: the last append here has {stored}; what was sent has {sent}"),
+            true => write!(
+                f,
+                "this log has lost appends of that origin and does not know from where on; it knows of {stored}; what was                  sent has {sent}: drop the origin, and begin it again where its records end here"
+            ),
+        }
     }
 }
 

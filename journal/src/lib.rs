@@ -36,8 +36,9 @@ mod write;
 
 pub use config::{JournalConfig, Policy, Retention, SEGMENT_BYTES_MIN, SEGMENT_OVERHEAD_BYTES};
 pub use env::{Event, Observer, Rule, Trigger};
-pub use error::{AppendError, CursorError, OpenError, ReadError};
+pub use error::{AppendError, CursorError, OpenError, Parting, ReadError};
 pub use format::cursors::NamedCursor;
+pub use format::origin::{ForwardedAppend, Origin, OriginEntry, StreamName};
 pub use format::resend::ResendKey;
 pub use handle::Journal;
 pub use handle::losses::Losses;
@@ -57,6 +58,7 @@ pub use write::batch::Batch;
 pub use write::clock_trust::Doubt;
 pub use write::committer::{Accepted, AfterRefusal, Append, Item, RotateAnswer, Sender};
 pub use write::cursor_table::CursorChange;
+pub use write::origin::Forward;
 pub use write::owner_bytes;
 pub use write::permits::{Permit, PermitPool};
 pub use write::producer::{ProducerId, ProducerState};

@@ -14,6 +14,7 @@ use crate::env::Observer;
 use crate::error::{AppendError, CursorError, OpenError};
 use crate::format::cursors::NamedCursor;
 use crate::format::meta::Meta;
+use crate::format::origin::OriginEntry;
 use crate::handle::open::open_shared;
 use crate::io::{IoBuf, Storage};
 use crate::read::reader::Reader;
@@ -132,6 +133,16 @@ impl Stepper {
     /// As [`crate::Journal::disconnect`].
     pub fn disconnect(&self, id: &ProducerId, forget: bool) {
         self.shared.with(|c| c.disconnect(id, forget));
+    }
+
+    /// As [`crate::Journal::origins`].
+    pub fn origins(&self) -> Vec<OriginEntry> {
+        self.shared.with(|c| c.sequencer.origins().all())
+    }
+
+    /// As [`crate::Journal::drop_origin`].
+    pub fn drop_origin(&self, origin: &OriginEntry) -> bool {
+        self.shared.with(|c| c.drop_origin(origin.owner, &origin.producer)).is_some()
     }
 
     /// True if [`crate::Journal::forgotten`] would wait.

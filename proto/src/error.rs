@@ -78,6 +78,14 @@ pub enum ErrorCode {
     CursorNotYours,
     /// The daemon keeps as many named cursors as it may.
     TooManyCursors,
+    /// A forwarded append is of another history than what is stored of its origin.
+    HistoryParted,
+    /// The log has nothing of that origin, and the append does not say that it begins.
+    OriginUnknown,
+    /// The log takes as many origins as it may.
+    TooManyOrigins,
+    /// A forwarded append has come through this log already, or through too many.
+    ForwardLoop,
     /// A code of a newer version.
     Other(u16),
 }
@@ -85,7 +93,7 @@ pub enum ErrorCode {
 /// A code's number, its name, whether it is retryable and whether it may be written, unless the sender says otherwise.
 type Row = (ErrorCode, u16, &'static str, bool, bool);
 
-const ROWS: [Row; 32] = {
+const ROWS: [Row; 36] = {
     use ErrorCode::*;
     [
         (UnsupportedVersion, 1, "unsupported_version", false, false),
@@ -120,6 +128,10 @@ const ROWS: [Row; 32] = {
         (CursorInvalid, 30, "cursor_invalid", false, false),
         (CursorNotYours, 31, "cursor_not_yours", false, false),
         (TooManyCursors, 32, "too_many_cursors", true, false),
+        (HistoryParted, 34, "history_parted", false, false),
+        (OriginUnknown, 35, "origin_unknown", false, false),
+        (TooManyOrigins, 36, "too_many_origins", false, false),
+        (ForwardLoop, 37, "forward_loop", false, false),
     ]
 };
 

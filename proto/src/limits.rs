@@ -52,16 +52,23 @@ pub const MAX_CONTROL_BODY_BYTES: u32 = 4096;
 pub const APPEND_HEADER_BYTES: usize = 24;
 /// Length of the fixed part of a RECORDS body, without the peer metadata and without its checksum.
 pub const RECORDS_FIXED_BYTES: usize = 68;
+/// Length of the part of a FORWARD body before that of RECORDS, with its own checksum.
+pub const FORWARD_HEADER_BYTES: usize = 16;
 /// The longest encoded peer metadata: [`MAX_OWN_PEER_META_BYTES`], [`MAX_HOPS_BYTES`] and [`MAX_ORIGIN_BYTES`].
 pub const MAX_PEER_META_BYTES: usize = 1024;
 /// The longest peer metadata that a daemon makes of its own peer; also the longest of protocol version 1.
 pub const MAX_OWN_PEER_META_BYTES: usize = 256;
+/// The longest name of a stream that is forwarded.
+pub const MAX_STREAM_BYTES: usize = 24;
+/// The most logs that an append may have come through.
+pub const MAX_HOPS: usize = 6;
 /// The longest path of the logs that an append came through, with its tag and length.
 pub const MAX_HOPS_BYTES: usize = 128;
 /// The longest origin of an append, as the first daemon saw it, with its tag and length.
 pub const MAX_ORIGIN_BYTES: usize = 640;
 /// The most that a frame of any type adds around a payload, its frame header not counted.
-pub const MAX_PAYLOAD_OVERHEAD_BYTES: usize = RECORDS_FIXED_BYTES + MAX_PEER_META_BYTES + BODY_CRC_BYTES;
+pub const MAX_PAYLOAD_OVERHEAD_BYTES: usize =
+    FORWARD_HEADER_BYTES + RECORDS_FIXED_BYTES + MAX_PEER_META_BYTES + BODY_CRC_BYTES;
 
 /// The longest name that a client may give itself.
 pub const MAX_CLIENT_NAME_BYTES: usize = 128;
@@ -109,4 +116,8 @@ const _: () = assert!(
         <= MAX_CONTROL_BODY_BYTES as usize
 );
 const _: () = assert!(MAX_PEER_META_BYTES <= u16::MAX as usize);
+const _: () = assert!(FORWARD_HEADER_BYTES == 8 + 1 + 1 + 1 + 1 + 4);
+// Tag, length and number of log ids before them, and the stream's name behind them.
+const _: () = assert!(3 + MAX_HOPS * 16 + MAX_STREAM_BYTES <= MAX_HOPS_BYTES);
+const _: () = assert!(3 + 64 + MAX_OWN_PEER_META_BYTES <= MAX_ORIGIN_BYTES);
 const _: () = assert!(MAX_OWN_PEER_META_BYTES + MAX_HOPS_BYTES + MAX_ORIGIN_BYTES == MAX_PEER_META_BYTES);

@@ -62,6 +62,7 @@ fn every_truncation_waits_and_every_flip_is_seen() {
                     // Only a payload may change unseen here: its checksum shows it to who looks at the payload.
                     Ok(Some(Frame::Append(append))) => assert!(!append.checksum_holds(), "{name} at {at}"),
                     Ok(Some(Frame::Records(records))) => assert!(!records.checksum_holds(), "{name} at {at}"),
+                    Ok(Some(Frame::Forward(forward))) => assert!(!forward.checksum_holds(), "{name} at {at}"),
                     Ok(other) => panic!("{name} flipped at {at}.{bit} gives {other:?}"),
                 }
             }
@@ -82,6 +83,7 @@ fn bodies_cut_short_under_a_good_header_are_errors() {
                 Err(_) => {}
                 Ok(Some(Frame::Append(append))) => assert!(!append.checksum_holds(), "{name} cut to {len}"),
                 Ok(Some(Frame::Records(records))) => assert!(!records.checksum_holds(), "{name} cut to {len}"),
+                Ok(Some(Frame::Forward(forward))) => assert!(!forward.checksum_holds(), "{name} cut to {len}"),
                 Ok(other) => panic!("{name} cut to {len} gives {other:?}"),
             }
         }
@@ -201,11 +203,12 @@ proptest! {
         let _ = peek(&bytes, MAX);
         let _ = AppendView::parse(&bytes);
         let _ = RecordsView::parse(&bytes);
+        let _ = ForwardView::parse(&bytes);
         let _ = PeerMeta::decode(&bytes);
     }
 
     #[test]
-    fn any_body_of_any_type_never_panics(code in 0usize..17, fields in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn any_body_of_any_type_never_panics(code in 0usize..FrameType::ALL.len(), fields in proptest::collection::vec(any::<u8>(), 0..200)) {
         let mut body = fields;
         body.extend(crc32c(&body).to_le_bytes());
         let header = FrameHeader { kind: FrameType::ALL[code], body_len: body.len() as u32, request_id: 1 };

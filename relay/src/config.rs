@@ -127,6 +127,9 @@ pub(crate) struct ToClad {
     /// Level at which a record counts as stored; absent is the highest that the log offers.
     #[serde(default)]
     pub(crate) ack: Option<String>,
+    /// Name of what is forwarded, where it is a log: the far log goes on with it by this name.
+    #[serde(default = "stream")]
+    pub(crate) stream: String,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -145,6 +148,10 @@ const fn yes() -> bool {
 
 fn timeout() -> String {
     "10s".to_owned()
+}
+
+fn stream() -> String {
+    "main".to_owned()
 }
 
 fn server() -> String {
@@ -182,7 +189,17 @@ impl Config {
                 to.url()?;
                 to.timeout()?;
             }
-            (From::Clad(_), To::Clad(_)) => bail!("from.clad: to.otlp; another clad is not there yet"),
+            (From::Clad(from), To::Clad(to)) => {
+                from.address()?;
+                ensure!(from.server != to.server, "from.clad and to.clad are one log");
+                to.address()?;
+                to.level()?;
+                ensure!(
+                    clad_client::StreamName::new(&to.stream).is_some(),
+                    "to.clad.stream: 1 to 24 letters, digits, '.', '_' or '-', not {:?}",
+                    to.stream
+                );
+            }
             (From::Journal(_) | From::Files(_), To::Otlp(_)) => {
                 bail!("to.otlp: from.clad; journal and files go to a clad first, where they are safe")
             }
@@ -358,7 +375,8 @@ mod tests {
             ("name = \"a\"\n[from.journal]\n[to.clad]\nserver = \"tcp://127.0.0.1:1\"\n", "unix://PATH"),
             ("name = \"a\"\n[from.journal]\n[to.clad]\nserver = \"shm:///run/clad.sock\"\n", "unix://PATH"),
             ("name = \"a\"\n[from.journal]\n[to.otlp]\nendpoint = \"http://h\"\n", "from.clad"),
-            ("name = \"a\"\n[from.clad]\n[to.clad]\n", "not there yet"),
+            ("name = \"a\"\n[from.clad]\n[to.clad]\n", "are one log"),
+            ("name = \"a\"\n[from.clad]\n[to.clad]\nserver = \"unix:///a\"\nstream = \"a/b\"\n", "to.clad.stream"),
             ("name = \"a\"\n[from.clad]\n[to.otlp]\nendpoint = \"ftp://h\"\n", "http:// or https://"),
             ("name = \"a\"\n[from.clad]\n[to.otlp]\nendpoint = \"http://u:p@h\"\n", "headers_file"),
             (

@@ -136,6 +136,7 @@ async fn relay(config: &Config, state: State) -> Result<()> {
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     let to = match (&config.from, &config.to) {
         (From::Clad(from), To::Otlp(to)) => return out::run(from, to, &config.name, &dead_letters, stopped).await,
+        (From::Clad(from), To::Clad(to)) => return out::clad::run(from, to, &config.name, stopped).await,
         (_, To::Clad(to)) => to,
         (_, To::Otlp(_)) => return Ok(()),
     };

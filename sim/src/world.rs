@@ -14,7 +14,8 @@
 //!
 //! With [`Settings::write_back_fails`] the kernel loses what a commit marker repeats (`commit_markers.rs`). With
 //! [`Settings::turnover`] producers come and go, more of them than there are places (`turnover.rs`). With
-//! [`Settings::resends`] there are senders without a sequence (`resends.rs`).
+//! [`Settings::resends`] there are senders without a sequence (`resends.rs`), with [`Settings::forwards`] forwarders of other
+//! logs (`forwards.rs`).
 //!
 //! Not covered: retention by age and by free space, threads (the journal's are tested with real kills), two faults of
 //! one operation. The bytes on the disk at the end are part of the digest.
@@ -24,6 +25,7 @@ mod bit_rot;
 mod client;
 mod commit_markers;
 mod failing_device;
+mod forwards;
 mod life;
 mod model;
 mod resends;
@@ -122,6 +124,14 @@ pub struct Stats {
     pub placeless: u64,
     /// Appends without a sequence that came again, and were answered with the offset that they had.
     pub resent: u64,
+    /// Records that were forwarded.
+    pub forwarded: u64,
+    /// Forwarded appends that were refused for another history.
+    pub parted: u64,
+    /// Origins that were dropped.
+    pub origins_dropped: u64,
+    /// Times that the log did not know where an origin goes on.
+    pub origins_lost: u64,
     /// Bursts: appends that were handed over together.
     pub bursts: u64,
     /// Blocks that were lost with the write-back of a commit marker.
@@ -161,6 +171,10 @@ impl Stats {
         self.recycled += o.recycled;
         self.bursts += o.bursts;
         self.resent += o.resent;
+        self.forwarded += o.forwarded;
+        self.parted += o.parted;
+        self.origins_dropped += o.origins_dropped;
+        self.origins_lost += o.origins_lost;
         self.commit_markers_lost += o.commit_markers_lost;
         self.bit_rot += o.bit_rot;
         self.gaps += o.gaps;
@@ -190,6 +204,7 @@ pub struct World {
     clients: Vec<Client>,
     turnover: Option<turnover::Turnover>,
     resends: Option<resends::Resends>,
+    forwards: Option<forwards::Forwards>,
     events: Arc<Mutex<Vec<Event>>>,
     sealed: BTreeMap<String, Vec<u8>>,
     spots: Vec<bit_rot::Spot>,
@@ -230,6 +245,7 @@ impl World {
         let mut config = settings::journal(&settings, &mut rng);
         let turnover = settings.turnover(&mut config, seed);
         let resends = settings.resends(&mut config, seed);
+        let forwards = settings.forwards(&mut config, seed);
         let disk = SimDisk::with_options(rng.number(), settings::machine(&settings, config.policy, &mut rng));
         let clients = (1..=2 + rng.below(4) as u8).map(Client::new).collect();
         let mut world = Self {
@@ -245,6 +261,7 @@ impl World {
             clients,
             turnover,
             resends,
+            forwards,
             events: Arc::default(),
             sealed: BTreeMap::new(),
             spots: Vec::new(),

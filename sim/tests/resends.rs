@@ -85,8 +85,14 @@ impl Stage {
     fn send_run(&mut self, number: u8, count: u32, appends: u64) -> Vec<Answer> {
         let mut peer_meta = vec![1, 5];
         key(number).encode(&mut peer_meta);
-        let from =
-            Sender { producer: [9; 16], owner: 0, producer_epoch: 1, peer_meta: &peer_meta, resend: Some(key(number)) };
+        let from = Sender {
+            producer: [9; 16],
+            owner: 0,
+            producer_epoch: 1,
+            peer_meta: &peer_meta,
+            resend: Some(key(number)),
+            forward: None,
+        };
         let payload = [number; 20];
         let item = |n: u64| Item {
             first_sequence: self.sequence + n * u64::from(count),

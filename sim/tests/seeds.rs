@@ -32,7 +32,7 @@ enum Media {
     FailingDevice,
 }
 
-/// `resends`: with senders without a sequence.
+/// `resends`: with senders without a sequence, and forwarders.
 fn run(seed: u64, media: Media, resends: bool) -> Result<Stats, String> {
     let trace = std::env::var_os("CLAD_SIM_TRACE").is_some();
     let found = FOUND.contains(&seed) || FOUND_WRITE_BACK.contains(&seed);
@@ -47,6 +47,7 @@ fn run(seed: u64, media: Media, resends: bool) -> Result<Stats, String> {
         write_back_fails,
         turnover,
         resends,
+        forwards: resends,
         look_every,
         ..Settings::default()
     };
@@ -124,6 +125,13 @@ fn run_all(name: &str, first: u64, runs: u64) {
 fn run_each(name: &str, runs: u64, media: Media, seeds: impl Iterator<Item = u64>) -> Stats {
     let all = run_with(name, runs, media, true, seeds);
     assert!(runs < 100 || all.resent > runs, "only {} were sent again by a key: nothing is shown", all.resent);
+    let forwards = !matches!(media, Media::BitRot | Media::FailingDevice);
+    let few = forwards && all.forwarded < 10 * runs;
+    assert!(runs < 100 || !few, "only {} records were forwarded: nothing is shown", all.forwarded);
+    println!(
+        "{name}: {} records forwarded, {} appends of another history, {} origins dropped, {} lost",
+        all.forwarded, all.parted, all.origins_dropped, all.origins_lost
+    );
     all
 }
 

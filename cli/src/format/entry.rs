@@ -22,6 +22,8 @@ pub(crate) struct Entry<'a> {
     pub(crate) producer_epoch: u32,
     /// Its sequence.
     pub(crate) sequence: u64,
+    /// Its place in its append, from 0.
+    pub(crate) place: u64,
     /// Peer metadata: what the daemon saw of the sender.
     pub(crate) peer_meta: &'a PeerMeta,
     /// Resource and scope that it shares with the rest of its append.

@@ -36,6 +36,7 @@ pub(super) fn write(entry: &Entry<'_>, out: &mut String) {
     text(&mut object, "event_name", record.event_name());
     group(&mut object, &entry.group);
     peer_meta(object.key("peer_meta"), entry.peer_meta);
+    forwarded(&mut object, entry);
     let _ = write!(object.key("producer_id"), "\"{}\"", entry.producer_id);
     object.number("producer_epoch", entry.producer_epoch).number("sequence", entry.sequence);
     let _ = write!(object.key("cursor"), "\"{}\"", entry.cursor());
@@ -116,6 +117,27 @@ fn peer_meta(out: &mut String, peer_meta: &PeerMeta) {
         }
     }
     object.close();
+}
+
+/// The first log of a forwarded record, and the logs that it came through.
+fn forwarded(object: &mut Object<'_>, entry: &Entry<'_>) {
+    if let Some(origin) = &entry.peer_meta.origin {
+        let mut first = Object::open(object.key("origin"));
+        first.string("log_id", &origin.log_id.to_string()).number("epoch", origin.epoch);
+        first.number("offset", origin.first_offset.wrapping_add(entry.place));
+        time(&mut first, "append_time", origin.append_time);
+        first.string("producer_id", &origin.producer_id.to_string()).number("producer_epoch", origin.producer_epoch);
+        first.number("sequence", origin.first_seq.wrapping_add(entry.place));
+        if let Ok(seen) = PeerMeta::decode(&origin.peer_meta) {
+            peer_meta(first.key("peer_meta"), &seen);
+        }
+        first.close();
+    }
+    if let Some(path) = &entry.peer_meta.path {
+        let ids: Vec<String> = path.logs.iter().map(|log| format!("\"{log}\"")).collect();
+        let _ = write!(object.key("path"), "[{}]", ids.join(","));
+        object.string("stream", path.stream.as_str());
+    }
 }
 
 fn text(object: &mut Object<'_>, key: &str, value: &str) {

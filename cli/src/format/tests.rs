@@ -23,6 +23,7 @@ fn rendered(format: Format, colour: bool, group: &Group, record: &Record, peer_m
         producer_id: ProducerId::from_bytes([0xCD; 16]),
         producer_epoch: 1,
         sequence: 7,
+        place: 0,
         peer_meta,
         group: view.group(),
         record: view.records().next().expect("one record"),

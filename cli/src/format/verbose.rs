@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Write};
 
+use clad_proto::frame::PeerMeta;
 use clad_proto::{KvsRef, Severity};
 use jiff::tz::TimeZone;
 
@@ -46,6 +47,30 @@ pub(super) fn write(entry: &Entry<'_>, zone: &TimeZone, out: &mut String) {
     name(out, "producer", |out| {
         let _ = write!(out, "{} epoch {}, sequence {}", entry.producer_id, entry.producer_epoch, entry.sequence);
     });
+    forwarded(entry, out);
+}
+
+/// The first log of a forwarded record, and the logs that it came through.
+fn forwarded(entry: &Entry<'_>, out: &mut String) {
+    if let Some(origin) = &entry.peer_meta.origin {
+        name(out, "origin", |out| {
+            let offset = origin.first_offset.wrapping_add(entry.place);
+            put(out, format_args!("log {}, offset {offset} in epoch {}", origin.log_id, origin.epoch));
+        });
+        name(out, "origin producer", |out| {
+            let (id, epoch, sequence) = (origin.producer_id, origin.producer_epoch, origin.first_seq);
+            put(out, format_args!("{id} epoch {epoch}, sequence {}", sequence.wrapping_add(entry.place)));
+        });
+        if let Ok(seen) = PeerMeta::decode(&origin.peer_meta) {
+            name(out, "origin sender", |out| seen_by(&seen, out));
+        }
+    }
+    if let Some(path) = &entry.peer_meta.path {
+        name(out, "path", |out| {
+            path.logs.iter().for_each(|log| put(out, format_args!("{log} ")));
+            put(out, format_args!("stream {}", path.stream));
+        });
+    }
 }
 
 fn group(entry: &Entry<'_>, out: &mut String) {
@@ -64,7 +89,11 @@ fn group(entry: &Entry<'_>, out: &mut String) {
 }
 
 fn sender(entry: &Entry<'_>, out: &mut String) {
-    let seen = entry.peer_meta;
+    seen_by(entry.peer_meta, out);
+}
+
+/// A sender, as a daemon saw it.
+fn seen_by(seen: &PeerMeta, out: &mut String) {
     out.push_str(seen.transport.map_or("unknown way", |transport| transport.name()));
     for (key, value) in [("uid", seen.uid), ("gid", seen.gid), ("pid", seen.pid)] {
         if let Some(value) = value {

@@ -5,7 +5,7 @@
 
 use std::str::FromStr;
 
-use clad_proto::Severity;
+use clad_proto::{LogId, Severity};
 use regex::bytes::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
 
@@ -66,6 +66,8 @@ pub(crate) struct Filter {
     pub(crate) components: Vec<String>,
     /// Of senders with one of these names in their certificates; none is all.
     pub(crate) identities: Vec<String>,
+    /// Forwarded, and first in one of these logs; none is all.
+    pub(crate) origins: Vec<LogId>,
     /// With this in the body.
     pub(crate) pattern: Option<Regex>,
 }
@@ -82,7 +84,8 @@ fn ignores_case(text: &str) -> bool {
 impl Filter {
     /// Returns true if a record is shown.
     pub(crate) fn lets(&self, entry: &Entry<'_>) -> bool {
-        self.time(entry) && self.severity(entry) && self.component(entry) && self.identity(entry) && self.body(entry)
+        let sender = self.identity(entry) && self.origin(entry);
+        self.time(entry) && self.severity(entry) && self.component(entry) && sender && self.body(entry)
     }
 
     /// Filter that a daemon is asked for; nothing where that would be every record, or is more than a daemon is asked.
@@ -127,6 +130,11 @@ impl Filter {
         self.identities.is_empty() || identity.is_some_and(|identity| self.identities.contains(identity))
     }
 
+    fn origin(&self, entry: &Entry<'_>) -> bool {
+        let origin = entry.peer_meta.origin.as_ref();
+        self.origins.is_empty() || origin.is_some_and(|origin| self.origins.contains(&origin.log_id))
+    }
+
     fn body(&self, entry: &Entry<'_>) -> bool {
         let Some(pattern) = &self.pattern else { return true };
         match (entry.record.body_bytes(), entry.record.body()) {
@@ -144,7 +152,7 @@ impl Filter {
 #[cfg(test)]
 mod tests {
     use clad_proto::frame::PeerMeta;
-    use clad_proto::{AnyValue, Group, LogId, PayloadBuilder, PayloadView, ProducerId, Record};
+    use clad_proto::{AnyValue, Group, PayloadBuilder, PayloadView, ProducerId, Record};
 
     use super::*;
 
@@ -161,6 +169,7 @@ mod tests {
             producer_id: ProducerId::ZERO,
             producer_epoch: 0,
             sequence: 0,
+            place: 0,
             peer_meta: &PeerMeta::default(),
             group: view.group(),
             record: view.records().next().expect("one record"),

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clad_client::Start;
-use clad_proto::{AckLevel, Cursor};
+use clad_proto::{AckLevel, Cursor, LogId};
 use clap::Args;
 use jiff::Zoned;
 use jiff::tz::TimeZone;
@@ -85,6 +85,9 @@ pub(crate) struct FilterArgs {
     /// From a sender with this name in its certificate; may be repeated
     #[arg(long, value_name = "NAME")]
     pub(crate) identity: Vec<String>,
+    /// Forwarded, and first in the log with this id; may be repeated
+    #[arg(long, value_name = "LOG-ID")]
+    pub(crate) origin: Vec<LogId>,
     /// With a body that this regular expression finds; without capitals it ignores case
     #[arg(short, long, value_name = "PATTERN", allow_hyphen_values = true)]
     pub(crate) grep: Option<String>,
@@ -199,6 +202,7 @@ impl FilterArgs {
             priorities: self.priority,
             components: self.component.clone(),
             identities: self.identity.clone(),
+            origins: self.origin.clone(),
             pattern: pattern.map_err(|error| Stop::usage(format!("--grep: {error}")))?,
         })
     }

@@ -91,6 +91,7 @@ impl Piece {
                 producer_id: head.producer_id,
                 producer_epoch: head.producer_epoch,
                 sequence: head.first_seq.wrapping_add(at),
+                place: at,
                 peer_meta: &self.peer_meta,
                 group: view.group(),
                 record,

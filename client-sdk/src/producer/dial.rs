@@ -16,5 +16,6 @@ pub(super) fn greeting(options: &Options) -> Hello {
         intent: Intent { append: true, read: false },
         name: options.name.clone(),
         secret: options.secret.clone(),
+        forward: None,
     }
 }

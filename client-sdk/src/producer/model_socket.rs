@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use clad_proto::{
     AckLevel, DurabilityPolicy, LogId,
-    frame::{Accepted, Watermark, Welcome},
+    frame::{Accepted, Forwarding, Watermark, Welcome},
 };
 
 use super::{Producer, ProducerBuilder, shared::Shared, task::Task};
@@ -48,6 +48,7 @@ impl SocketTask {
             written: 0,
             durable: 0,
             earlier: Vec::new(),
+            forwarding: Forwarding::No,
         };
         task.session().connected(&welcome).expect("nobody else has this producer");
         let mut stored = 0;

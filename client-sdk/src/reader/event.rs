@@ -1,5 +1,6 @@
 //! Events of a reader.
 
+use crate::RawRecords;
 use bytes::Bytes;
 use clad_proto::{
     Cursor, GroupView, PayloadView, ProducerId, RecordView,
@@ -46,6 +47,8 @@ pub struct Chunk {
     /// Of the whole append.
     pub(super) head: RecordsHead,
     pub(super) payload: Bytes,
+    /// As the daemon gave it; nothing over gRPC.
+    pub(super) raw_peer_meta: Option<Bytes>,
     pub(super) peer_meta: Box<PeerMeta>,
     /// Where filter or times drop records between the first and the last: those that match, by their place in the append.
     pub(super) matching: Option<Box<[u32]>>,
@@ -80,6 +83,14 @@ impl Chunk {
     #[must_use]
     pub fn into_append(self) -> (RecordsHead, PeerMeta, Bytes) {
         (self.head, *self.peer_meta, self.payload)
+    }
+
+    /// The whole append as the daemon gave it, to be handed on to another log ([`Forwarder`](crate::Forwarder)). Nothing
+    /// over gRPC, which has it in another form.
+    #[must_use]
+    pub fn raw(&self) -> Option<RawRecords> {
+        let peer_meta = self.raw_peer_meta.as_ref()?;
+        Some(RawRecords::new(self.head, peer_meta, self.payload.clone()))
     }
 
     /// The number of records; at least one.

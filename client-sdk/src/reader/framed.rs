@@ -124,5 +124,11 @@ fn chunk(records: &Records) -> Result<Chunk, ReadError> {
     if head.first_offset.checked_add(head.count.into()).is_none() {
         return Err(damaged("their offsets pass 64 bits".to_owned()));
     }
-    Ok(Chunk { head: *head, payload: records.payload.clone(), peer_meta: Box::new(peer_meta), matching: None })
+    Ok(Chunk {
+        head: *head,
+        payload: records.payload.clone(),
+        raw_peer_meta: Some(records.peer_meta.clone()),
+        peer_meta: Box::new(peer_meta),
+        matching: None,
+    })
 }

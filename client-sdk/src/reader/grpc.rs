@@ -134,6 +134,8 @@ fn chunk(records: &v1::Records) -> Result<Chunk, ReadError> {
         gid: peer_meta.gid,
         address: peer_meta.address.as_ref().and_then(|address| address.parse().ok()),
         identity: peer_meta.identity.clone(),
+        path: peer_meta.forwarded.as_ref().and_then(|forwarded| forwarded.parts()).map(|(path, _)| path),
+        origin: peer_meta.forwarded.as_ref().and_then(|forwarded| forwarded.parts()).map(|(_, origin)| origin),
         ..PeerMeta::default()
     });
     let head = RecordsHead {
@@ -148,5 +150,6 @@ fn chunk(records: &v1::Records) -> Result<Chunk, ReadError> {
         skip: 0,
         take: payload.count,
     };
-    Ok(Chunk { head, payload: payload.bytes, peer_meta: Box::new(peer_meta), matching: None })
+    let (payload, peer_meta) = (payload.bytes, Box::new(peer_meta));
+    Ok(Chunk { head, payload, raw_peer_meta: None, peer_meta, matching: None })
 }

@@ -2,7 +2,7 @@
 
 use super::{answer::Answer, out_buffer::OutBuffer, stream::Stream, token::with_token};
 use crate::{Address, ConnectError, session::Out};
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use clad_proto::frame::{self, ErrorFrame, Flush, Frame, FrameDecoder, Hello, Welcome};
 use std::{
     io,
@@ -64,6 +64,11 @@ impl Framed {
     /// Puts a frame in line to be sent.
     pub(crate) fn write(&mut self, writer: impl FnOnce(&mut BytesMut)) {
         self.out.write(writer);
+    }
+
+    /// Puts bytes of any length in line.
+    pub(crate) fn push(&mut self, bytes: Bytes) {
+        self.out.push(bytes);
     }
 
     pub(super) fn queue(&mut self, out: Out) {

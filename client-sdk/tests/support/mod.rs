@@ -53,6 +53,7 @@ pub(crate) fn welcome(hello: &Hello) -> Welcome {
         written: 0,
         durable: 0,
         earlier: Vec::new(),
+        forwarding: Forwarding::No,
     }
 }
 

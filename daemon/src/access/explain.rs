@@ -1,6 +1,6 @@
 //! `clad check --as`: what a peer may do, and what decides.
 
-use clad_proto::AckLevel;
+use clad_proto::{AckLevel, LogId};
 
 use super::read_group::ReadGroup;
 use super::rights::Decided;
@@ -16,6 +16,8 @@ pub(crate) struct Asked {
     pub(crate) component: Option<String>,
     /// Level that is asked for.
     pub(crate) level: Option<AckLevel>,
+    /// Log whose appends are forwarded.
+    pub(crate) log: Option<LogId>,
 }
 
 /// True if the action is allowed, and the reason.
@@ -40,6 +42,9 @@ pub(crate) fn explain(config: &Config, rules: &RuleSet, subject: &Subject, asked
     let stands = format!("access.rule {number} ({}) decides: {}", rule.at, rule.in_words());
     if !rights.may(asked.right) {
         return (false, stands);
+    }
+    if let Some(log) = asked.log.filter(|log| asked.right == Right::Forward && !rights.may_forward(*log)) {
+        return (false, format!("{stands}; `logs` does not name {log}"));
     }
     if asked.right == Right::Append {
         if let (Some(pattern), Some(component)) = (&rights.component, &asked.component)
@@ -81,5 +86,9 @@ fn without_rules(config: &Config, subject: &Subject, right: Right) -> (bool, Str
         }
         (Right::Hold, None) => (false, format!("{rule}: nobody holds over the network")),
         (Right::Admin, _) => (false, format!("{rule}: nobody administers over the network")),
+        (Right::Forward, uid) => {
+            let may = uid.is_some_and(|uid| uid == 0 || uid == rustix::process::geteuid().as_raw());
+            (may, format!("{rule}: root and the user of this command may forward, on the Unix socket"))
+        }
     }
 }

@@ -18,6 +18,10 @@ pub(crate) fn refused(subject: &Subject, rights: &Rights, what: Refused) -> Erro
         Refused::Read => "read this log".to_owned(),
         Refused::Hold => "hold records by a cursor".to_owned(),
         Refused::Admin => "administer this daemon".to_owned(),
+        Refused::Forward => match &rights.logs {
+            Some(_) => "forward appends of this log to that one: `logs` of its rule does not name it".to_owned(),
+            None => "forward appends of other logs to this one".to_owned(),
+        },
         Refused::Component => {
             let pattern = rights.component.as_ref().map_or_else(String::new, ToString::to_string);
             format!("append what is not of component {pattern}")
@@ -46,6 +50,7 @@ impl From<Right> for Refused {
             Right::Read => Self::Read,
             Right::Hold => Self::Hold,
             Right::Admin => Self::Admin,
+            Right::Forward => Self::Forward,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use clad_proto::AckLevel;
+use clad_proto::{AckLevel, LogId};
 
 use super::rate::Rate;
 use crate::config::{Pattern, Right};
@@ -18,6 +18,8 @@ pub(crate) struct Rights {
     pub(crate) rate: Option<Arc<Rate>>,
     /// Name by which it owns producers, in place of its own.
     pub(crate) owner: Option<Arc<str>>,
+    /// The logs whose appends it may forward; `None` is all.
+    pub(super) logs: Option<Arc<[LogId]>>,
     pub(super) decided: Decided,
 }
 
@@ -43,15 +45,27 @@ impl Rights {
     }
 
     /// Where there are no rules: everybody who reaches a listener may append.
-    /// Local readers may hold what they have not read.
-    pub(crate) fn without_rules(may_read: bool, is_local: bool) -> Arc<Self> {
-        static ALL: LazyLock<[Arc<Rights>; 3]> = LazyLock::new(|| {
-            let rights =
-                |may: &[Right]| Arc::new(Rights { may: may.to_vec(), decided: Decided::NoRules, ..Rights::default() });
-            [&[Right::Append][..], &[Right::Append, Right::Read], &[Right::Append, Right::Read, Right::Hold]]
-                .map(rights)
+    /// Local readers may hold what they have not read. Root and the daemon's own user may forward.
+    pub(crate) fn without_rules(may_read: bool, is_local: bool, may_forward: bool) -> Arc<Self> {
+        static ALL: LazyLock<[Arc<Rights>; 8]> = LazyLock::new(|| {
+            std::array::from_fn(|bits| {
+                let all = [
+                    (Right::Append, true),
+                    (Right::Read, bits & 1 > 0),
+                    (Right::Hold, bits & 2 > 0),
+                    (Right::Forward, bits & 4 > 0),
+                ];
+                let may = all.into_iter().filter(|(_, may)| *may).map(|(right, _)| right).collect();
+                Arc::new(Rights { may, decided: Decided::NoRules, ..Rights::default() })
+            })
         });
-        ALL[usize::from(may_read) + usize::from(may_read && is_local)].clone()
+        let bits = [may_read, may_read && is_local, may_forward].into_iter().zip([1, 2, 4]);
+        ALL[bits.map(|(is_set, bit)| if is_set { bit } else { 0 }).sum::<usize>()].clone()
+    }
+
+    /// Returns true if it may forward appends of this log.
+    pub(crate) fn may_forward(&self, log: LogId) -> bool {
+        self.may(Right::Forward) && self.logs.as_ref().is_none_or(|logs| logs.contains(&log))
     }
 
     pub(crate) fn may(&self, right: Right) -> bool {
@@ -80,6 +94,9 @@ impl Rights {
 
     /// Returns true if a connection with these rights is one with those.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
+        if self.logs != other.logs {
+            return false;
+        }
         let rate = |rights: &Self| rights.rate.as_ref().map(|rate| rate.bytes_per_second());
         let of = |rights: &Self| (rights.may.clone(), rights.component.clone(), rights.max_level, rights.owner.clone());
         of(self) == of(other) && rate(self) == rate(other)

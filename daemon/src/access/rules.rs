@@ -125,10 +125,13 @@ impl RuleSet {
         self.tokens.has(name)
     }
 
-    /// Rights of a peer; without rules it may append, and read where `may_read` says so.
+    /// Rights of a peer; without rules it may append, and read where `may_read` says so. Root and the daemon's own user may
+    /// forward then.
     pub(crate) fn rights(&self, subject: &Subject, may_read: bool) -> Arc<Rights> {
         if self.is_empty() {
-            return Rights::without_rules(may_read, subject.uid.is_some());
+            let own = rustix::process::geteuid().as_raw();
+            let may_forward = subject.uid.is_some_and(|uid| uid == 0 || uid == own);
+            return Rights::without_rules(may_read, subject.uid.is_some(), may_forward);
         }
         let fitting = self.rules.iter().enumerate().find(|(_, rule)| rule.who.iter().any(|who| who.fits(subject)));
         let Some((at, rule)) = fitting else {
@@ -142,6 +145,7 @@ impl RuleSet {
             may: rights.may.clone(),
             component: rights.component.clone(),
             owner: rights.owner.clone(),
+            logs: rights.logs.clone(),
             rate: Some(self.rate(at, rule.bytes_per_second, subject)),
             ..**rights
         })
@@ -193,6 +197,7 @@ fn compile(number: usize, rule: &AccessRule) -> Result<Rule, AccessError> {
         max_level: rule.max_level.level(),
         rate: None,
         owner: rule.owner.as_deref().map(Into::into),
+        logs: rule.logs.as_deref().map(Into::into),
         decided: Decided::Rule(number),
     };
     let who = rule.who.iter().map(fits).collect::<Result<_, _>>()?;
@@ -209,7 +214,7 @@ fn members(group: &Group) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
-    use clad_proto::AckLevel;
+    use clad_proto::{AckLevel, LogId};
 
     use super::*;
     use crate::config::{DefaultAck, Id};
@@ -222,6 +227,7 @@ mod tests {
             max_level: DefaultAck::Highest,
             max_bytes_per_second: 0,
             owner: None,
+            logs: None,
             at: "clad.toml:1".to_owned(),
         }
     }
@@ -307,7 +313,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(decisions, 13 * 13 * 16 * 7 * 4);
+        assert_eq!(decisions, 13 * 13 * 32 * 7 * 5);
     }
 
     #[test]
@@ -317,6 +323,7 @@ mod tests {
                 let rights = RuleSet::default().rights(&subject, may_read);
                 let all = (rights.may(Right::Append), rights.may(Right::Read), rights.may(Right::Admin));
                 assert_eq!((all, rights.is_unlimited()), ((true, may_read, false), true));
+                assert_eq!(rights.may_forward(LogId::ZERO), subject.uid == Some(0), "{subject}");
             }
         }
         let none = Rights::none();
@@ -366,6 +373,19 @@ mod tests {
     }
 
     #[test]
+    fn a_rule_names_the_logs_that_are_forwarded() {
+        let logs = |logs| AccessRule { logs, ..rule(vec![Who::Everybody], &[Right::Forward]) };
+        let of = |named| set(vec![logs(named)]).rights(&Subject::default(), false);
+        let (one, other) = (LogId::from_bytes([1; 16]), LogId::from_bytes([2; 16]));
+        assert!(of(None).may_forward(one) && !of(None).may(Right::Append));
+        let named = of(Some(vec![other]));
+        assert!(named.may_forward(other) && !named.may_forward(one));
+        assert!(!of(Some(Vec::new())).may_forward(one), "an empty list names none");
+        let appends = set(vec![rule(vec![Who::Everybody], &[Right::Append])]).rights(&Subject::default(), false);
+        assert!(!appends.may_forward(one));
+    }
+
+    #[test]
     fn a_name_that_the_host_does_not_have_is_an_error() {
         for who in [Who::Uid(Id::Name("no-such-user".to_owned())), Who::Gid(Id::Name("no-such-group".to_owned()))] {
             let settings = config::Access {
@@ -395,6 +415,7 @@ mod tests {
             AccessRule { max_level: DefaultAck::Written, ..base.clone() },
             AccessRule { max_bytes_per_second: 5, ..base.clone() },
             AccessRule { owner: Some("a".to_owned()), ..base.clone() },
+            AccessRule { logs: Some(vec![LogId::ZERO]), ..base.clone() },
         ] {
             assert!(!was.is_same(&rights(vec![other.clone()])), "{}", other.in_words());
         }

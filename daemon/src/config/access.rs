@@ -203,11 +203,13 @@ pub enum Right {
     Hold,
     /// To administer the daemon over the network.
     Admin,
+    /// To hand on appends of other logs.
+    Forward,
 }
 
 impl Right {
     /// Every member.
-    pub const ALL: [Self; 4] = [Self::Append, Self::Read, Self::Hold, Self::Admin];
+    pub const ALL: [Self; 5] = [Self::Append, Self::Read, Self::Hold, Self::Admin, Self::Forward];
 
     /// The word that the configuration uses.
     #[must_use]
@@ -217,6 +219,7 @@ impl Right {
             Self::Read => "read",
             Self::Hold => "hold",
             Self::Admin => "admin",
+            Self::Forward => "forward",
         }
     }
 }

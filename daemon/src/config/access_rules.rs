@@ -3,6 +3,7 @@
 //! Invariants: a rule is taken as it stands or refused with what was expected; nothing in it is ignored. Rules are read back as
 //! they are shown.
 
+use clad_proto::LogId;
 use config::{Map, Value, ValueKind};
 use serde_json::json;
 
@@ -15,7 +16,7 @@ use super::value::{Setting, Shown};
 /// Most rules: each is asked in turn.
 const RULES_MAX: usize = 1000;
 /// Keys of a rule.
-const KEYS: [&str; 6] = ["who", "may", "component", "max_level", "max_bytes_per_second", "owner"];
+const KEYS: [&str; 7] = ["who", "may", "component", "max_level", "max_bytes_per_second", "owner", "logs"];
 
 /// A part of a rule, where it is there.
 fn part<'a>(table: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
@@ -61,6 +62,10 @@ fn owner(value: &Value) -> Result<String, String> {
     fits.then_some(text).ok_or_else(|| format!("expected a name of 1 to {} bytes", crate::tls::NAME_BYTES_MAX))
 }
 
+fn log(text: &str) -> Result<LogId, String> {
+    text.parse().map_err(|_| format!("expected the id of a log, 32 hex digits, found {text:?}"))
+}
+
 impl AccessRule {
     fn read(value: &Value) -> Result<Self, String> {
         let ValueKind::Table(table) = &value.kind else { return Err("expected a table".to_owned()) };
@@ -83,10 +88,15 @@ impl AccessRule {
         let rate =
             part(table, "max_bytes_per_second").map(u64::read).transpose().map_err(at("max_bytes_per_second"))?;
         let owner = part(table, "owner").map(owner).transpose().map_err(at("owner"))?;
+        let logs = part(table, "logs").map(|logs| each(logs, log)).transpose().map_err(at("logs"))?;
         let limits = [("component", component.is_some()), ("max_level", level.is_some())];
         let limits = limits.into_iter().chain([("max_bytes_per_second", rate.is_some()), ("owner", owner.is_some())]);
-        if let Some((name, _)) = limits.into_iter().find(|(_, is_set)| *is_set && !may.contains(&Right::Append)) {
+        let stores = may.contains(&Right::Append) || may.contains(&Right::Forward);
+        if let Some((name, _)) = limits.into_iter().find(|(_, is_set)| *is_set && !stores) {
             return Err(format!("`{name}` is for appends, and `may` has no \"append\""));
+        }
+        if logs.is_some() && !may.contains(&Right::Forward) {
+            return Err("`logs` is for forwarding, and `may` has no \"forward\"".to_owned());
         }
         Ok(Self {
             who,
@@ -95,6 +105,7 @@ impl AccessRule {
             max_level: level.unwrap_or(DefaultAck::Highest),
             max_bytes_per_second: rate.unwrap_or(0),
             owner,
+            logs,
             at: Origin::from(value).to_string(),
         })
     }
@@ -126,6 +137,10 @@ impl AccessRule {
         }
         if let Some(owner) = &self.owner {
             add("owner", owner.show());
+        }
+        if let Some(logs) = &self.logs {
+            let ids: Vec<String> = logs.iter().map(ToString::to_string).collect();
+            add("logs", Shown { toml: json!(ids).to_string(), json: vec![("value", json!(ids))] });
         }
         (format!("{{ {} }}", toml.join(", ")), all)
     }

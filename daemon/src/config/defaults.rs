@@ -131,6 +131,8 @@ impl Default for Config {
                 max_producers: 1024,
                 // A relay has one for each place that it brings records to.
                 max_cursors: 64,
+                // Each log that is forwarded here is one, or a few; the footer of each segment holds all of them.
+                max_origins: 64,
                 // Local peers answer within milliseconds; what takes longer holds a slot for nothing.
                 handshake_timeout: Duration::from_secs(5),
                 // Programs log rarely and stay for weeks: silence is not a fault.

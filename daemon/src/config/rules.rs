@@ -27,6 +27,8 @@ pub const MAX_IN_FLIGHT: u32 = 16;
 pub const MAX_GROUP_DELAY: Duration = Duration::from_secs(1);
 /// Longest time for which a request is known again; the number of requests bounds it long before.
 pub(super) const MAX_RESEND_WINDOW: Duration = Duration::from_secs(24 * 3600);
+/// Most origins: with all of them a footer is a tenth of a mebibyte.
+pub(super) const MAX_ORIGINS: u32 = 1024;
 /// Segments that retention never removes: the active, the prepared and the newest sealed one.
 pub const MIN_RETAINED_SEGMENTS: u64 = 3;
 /// Longest path of a Unix socket on Linux.
@@ -348,6 +350,13 @@ fn limits() -> Vec<Rule> {
             format!("at most {MAX_CURSORS}"),
             |number| *number as usize <= MAX_CURSORS,
             |_| format!("a log keeps at most {MAX_CURSORS}"),
+        ),
+        somebody(field!(limits.max_origins)),
+        alone(
+            field!(limits.max_origins),
+            format!("at most {MAX_ORIGINS}"),
+            |origins| *origins <= MAX_ORIGINS,
+            |_| format!("{MAX_ORIGINS} is the limit: the footer of each segment holds all of them"),
         ),
         some_time(field!(limits.handshake_timeout)),
         some_time(field!(daemon.drain_timeout)),

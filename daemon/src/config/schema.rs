@@ -316,6 +316,11 @@ pub(super) const KEYS: &[Key] = &[
         LIVE,
         "The most named cursors, at most 256. A user, or the network, gets a further one only while as many as they have stay free; root may take the last."
     ),
+    key!(
+        limits.max_origins,
+        LIVE,
+        "The most origins: streams of other logs that are forwarded here. A further one is refused; none is ever forgotten but by `clactl origins drop`. Where segments are small it is at most one for each 3 KiB of a segment."
+    ),
     key!(limits.handshake_timeout, LIVE, "The longest time that a new connection may take to send HELLO."),
     key!(limits.idle_timeout, LIVE, "Close a connection after this much silence; 0 is never."),
 ];

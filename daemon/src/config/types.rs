@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clad_proto::AckLevel;
+use clad_proto::{AckLevel, LogId};
 
 use super::access::{Pattern, Right, Who};
 
@@ -252,6 +252,8 @@ pub struct AccessRule {
     pub max_bytes_per_second: u64,
     /// Name by which they own producers together, in place of their own names.
     pub owner: Option<String>,
+    /// The logs whose appends they may forward; `None` is all.
+    pub logs: Option<Vec<LogId>>,
     /// Place where it stands.
     pub at: String,
 }
@@ -304,6 +306,8 @@ pub struct Limits {
     pub max_producers: u32,
     /// Named cursors.
     pub max_cursors: u32,
+    /// Origins that are taken: streams of other logs.
+    pub max_origins: u32,
     /// The longest time that a new connection may take to send HELLO.
     pub handshake_timeout: Duration,
     /// Silence after which a connection is closed; zero is never.

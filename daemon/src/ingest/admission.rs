@@ -9,7 +9,7 @@ use clad_journal::owner_bytes::NETWORK;
 use clad_journal::{
     Accepted, AfterRefusal, AppendError, DeferredWrite, Item, Journal, Level, ResendKey, Sender, Watermarks,
 };
-use clad_proto::frame::{AppendView, EpochStart, Hello, LastStored, Welcome};
+use clad_proto::frame::{AppendView, EpochStart, Forwarding, Hello, LastStored, Welcome};
 use clad_proto::limits::{MAX_EARLIER_EPOCHS, MAX_VERSION, MIN_VERSION};
 use clad_proto::{
     AckLevel, DurabilityPolicy, ErrorCode, ErrorInfo, KnownGroup, LogId, ProducerId, parse_group, scan_known,
@@ -171,6 +171,7 @@ impl Admission {
             written: watermarks.written,
             durable: watermarks.durable,
             earlier: earlier(&meta, watermarks.epoch),
+            forwarding: Forwarding::No,
         };
         let producer =
             if hello.intent.append { Some(self.producer(hello, peer, &watermarks, &mut welcome)?) } else { None };
@@ -236,13 +237,13 @@ impl Admission {
         verdicts: &mut Vec<Result<Accepted, AppendError>>,
     ) -> Option<DeferredWrite> {
         let from = sender(peer, producer);
-        self.append_run(&from, peer, items, permit, at, verdicts)
+        self.append_run(&from, peer.label(), items, permit, at, verdicts)
     }
 
-    fn append_run(
+    pub(super) fn append_run(
         &self,
         from: &Sender<'_>,
-        peer: &Peer,
+        transport: metrics::Transport,
         items: &[Item<'_>],
         permit: QuotaGuard,
         at: Arrival,
@@ -264,7 +265,7 @@ impl Admission {
             }
         }
         if fresh > 0 {
-            metrics::appended(peer.label(), fresh, bytes);
+            metrics::appended(transport, fresh, bytes);
         }
         if again > 0 {
             metrics::deduplicated(again);
@@ -393,7 +394,7 @@ impl Admission {
         });
         let item = item.map_err(|error| self.unless_stored(producer, head.first_seq, error))?;
         let (item, mut verdicts) = (Item { share: permit.num_permits(), ..item }, Vec::new());
-        let deferred_write = self.append_run(from, peer, &[item], permit, at, &mut verdicts);
+        let deferred_write = self.append_run(from, peer.label(), &[item], permit, at, &mut verdicts);
         let accepted = verdicts.pop().expect("one append has one verdict").map_err(|e| producer.refusal(&e))?;
         if head.level == AckLevel::Received {
             metrics::acked(metrics::Level::Received, 1, u64::from(accepted.count), at.since.elapsed());
@@ -438,6 +439,7 @@ fn sender<'a>(peer: &'a Peer, producer: &Producer) -> Sender<'a> {
         producer_epoch: producer.epoch,
         peer_meta: &peer.meta,
         resend: None,
+        forward: None,
     }
 }
 
@@ -479,10 +481,16 @@ pub(crate) fn count_refusal(level: AckLevel, code: ErrorCode, records: u32) {
     let reason = match code {
         ErrorCode::RecordTooLarge | ErrorCode::AppendTooLarge | ErrorCode::FrameTooLarge => Rejected::TooLarge,
         ErrorCode::LevelUnreachable => Rejected::Level,
-        ErrorCode::SequenceGap | ErrorCode::SequenceOverlap | ErrorCode::SequenceTooOld => Rejected::Sequence,
+        ErrorCode::SequenceGap
+        | ErrorCode::SequenceOverlap
+        | ErrorCode::SequenceTooOld
+        | ErrorCode::HistoryParted
+        | ErrorCode::OriginUnknown => Rejected::Sequence,
         ErrorCode::ProducerFenced => Rejected::Fenced,
-        ErrorCode::ProducerNotYours | ErrorCode::PermissionDenied => Rejected::Denied,
-        ErrorCode::Busy | ErrorCode::TooManyProducers | ErrorCode::WindowExceeded => Rejected::Busy,
+        ErrorCode::ProducerNotYours | ErrorCode::PermissionDenied | ErrorCode::ForwardLoop => Rejected::Denied,
+        ErrorCode::Busy | ErrorCode::TooManyProducers | ErrorCode::TooManyOrigins | ErrorCode::WindowExceeded => {
+            Rejected::Busy
+        }
         ErrorCode::HandshakeTimeout | ErrorCode::IdleTimeout => Rejected::Timeout,
         ErrorCode::NoSpace => Rejected::NoSpace,
         ErrorCode::QuotaExceeded => Rejected::Quota,
@@ -546,6 +554,9 @@ pub(crate) fn refusal(e: &AppendError) -> ErrorInfo {
         AppendError::Forgetting => ErrorCode::Busy,
         AppendError::Size { .. } => ErrorCode::AppendTooLarge,
         AppendError::PastTheLast => ErrorCode::BadRecord,
+        AppendError::UnknownOrigin => ErrorCode::OriginUnknown,
+        AppendError::TooManyOrigins { .. } => ErrorCode::TooManyOrigins,
+        AppendError::Parted(_) => ErrorCode::HistoryParted,
         AppendError::NoSpace | AppendError::NoSegment { .. } => ErrorCode::NoSpace,
         AppendError::OwnerQuota { .. } => ErrorCode::QuotaExceeded,
         AppendError::Failed { .. } => ErrorCode::JournalFailed,
@@ -559,6 +570,8 @@ pub(crate) fn refusal(e: &AppendError) -> ErrorInfo {
             info.maybe_written = false;
         }
         AppendError::Size { limit } => info.limit = Some((*limit).into()),
+        AppendError::TooManyOrigins { limit } => info.limit = Some(*limit as u64),
+        AppendError::Parted(parting) => info.expected_sequence = Some(parting.stored.end()),
         AppendError::NoSpace | AppendError::NoSegment { .. } | AppendError::TooManyProducers => {
             info.retry_after_ms = Some(1000)
         }

@@ -11,6 +11,7 @@ mod admission;
 mod append_quota;
 mod connection_slots;
 mod flush;
+mod forwards;
 mod framed;
 pub(crate) mod grpc;
 pub(crate) mod http;

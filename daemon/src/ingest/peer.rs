@@ -9,8 +9,8 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use clad_proto::ErrorInfo;
 use clad_proto::frame::{PeerMeta, Transport};
+use clad_proto::{ErrorInfo, LogId};
 use nix::errno::Errno;
 use nix::sys::socket::{getsockopt, sockopt};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -93,7 +93,7 @@ impl Peer {
     /// The daemon itself, which no rule is for.
     pub(crate) fn daemon(transport: Transport) -> Self {
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        let rights = Rights::without_rules(false, true);
+        let rights = Rights::without_rules(false, true, false);
         Self { rights, ..Self::local(transport, uid, gid, Some(std::process::id()), None) }
     }
 
@@ -189,6 +189,17 @@ impl Peer {
         match self.rights.may(right) {
             true => Ok(()),
             false => Err(refused(&self.subject, &self.rights, right.into())),
+        }
+    }
+
+    /// Checks the right to forward appends of a log.
+    ///
+    /// # Errors
+    /// It does not have it.
+    pub(crate) fn check_forward(&self, log: LogId) -> Result<(), ErrorInfo> {
+        match self.rights.may_forward(log) {
+            true => Ok(()),
+            false => Err(refused(&self.subject, &self.rights, Right::Forward.into())),
         }
     }
 

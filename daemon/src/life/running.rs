@@ -264,6 +264,7 @@ impl Running {
         self.services.journal.set_rotate_after(config.rotation.max_age);
         self.services.journal.set_max_producers(config.limits.max_producers as usize);
         self.served.reads.cursors.set_max(config.limits.max_cursors as usize);
+        self.services.journal.set_max_origins(config.limits.max_origins as usize);
         self.served.connection_slots.set_max(setup::connections_max(&config));
         self.served.live_settings.set_limits(&config.limits);
         self.served.rings.set_admission(self.served.live_settings.service().admission);

@@ -46,6 +46,7 @@ pub(crate) fn journal(config: &Config) -> JournalConfig {
         rotate_after: config.rotation.max_age,
         retention: retention(config),
         max_producers: config.limits.max_producers as usize,
+        max_origins: config.limits.max_origins as usize,
         window: WINDOW as usize,
         resend_entries: RESEND_ENTRIES_MAX,
         resend_keep: config.ingest.otlp.resend_window,

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use clad_journal::io::device::{Substrate, WriteCache};
-use clad_journal::{Accepting, Watermarks};
+use clad_journal::{Accepting, OriginEntry, Watermarks};
 use clad_proto::grpc::v1::admin_server::Admin;
 use clad_proto::grpc::{to_status, v1};
 use clad_proto::{AckLevel, DurabilityPolicy};
@@ -120,8 +120,23 @@ impl AdminService {
             rings: Some(rings(&self.shares.rings)),
             shares: self.shares.snapshot(&self.services.journal),
             cursors: Some(self.cursors()),
+            origins: s.origins.iter().map(origin_of).collect(),
             owners: s.owners.iter().map(|&(owner, bytes)| v1::OwnerBytes { owner, bytes }).collect(),
         }
+    }
+}
+
+fn origin_of(entry: &OriginEntry) -> v1::Origin {
+    v1::Origin {
+        owner: entry.owner,
+        log_id: entry.origin.source.to_vec().into(),
+        stream: entry.origin.stream.as_str().to_owned(),
+        epoch: entry.last.epoch,
+        end: entry.last.end(),
+        last_offset: entry.last.offset,
+        last_count: entry.last.count,
+        last_crc: entry.last.payload_checksum,
+        lost: entry.is_lost,
     }
 }
 
@@ -205,6 +220,42 @@ impl Admin for AdminHandler {
             false => Ok(Response::new(v1::SyncResponse { durable: m.durable })),
             true => Err(Status::unavailable("the journal has failed and recovers by itself; sync again then")),
         }
+    }
+
+    async fn drop_origin(
+        &self,
+        request: Request<v1::DropOriginRequest>,
+    ) -> Result<Response<v1::DropOriginResponse>, Status> {
+        let (asked, journal) = (request.into_inner(), &self.0.services.journal);
+        let named = |entry: &OriginEntry| {
+            let is_it = entry.origin.source[..] == asked.log_id[..] && entry.origin.stream.as_str() == asked.stream;
+            is_it && asked.owner.is_none_or(|owner| owner == entry.owner)
+        };
+        let found: Vec<OriginEntry> = journal.origins().into_iter().filter(named).collect();
+        let entry = match found.as_slice() {
+            [] => return Err(Status::not_found("this log has nothing of that stream")),
+            [entry] => entry,
+            several => {
+                let owners: Vec<String> = several.iter().map(|entry| entry.owner.to_string()).collect();
+                let text = format!("several owners forward that stream: say which of {}", owners.join(", "));
+                return Err(Status::failed_precondition(text));
+            }
+        };
+        journal.drop_origin(entry);
+        // Before that is in the log, a crash would bring it back.
+        let forgotten = tokio::time::timeout(ADMIN_REQUEST_TIMEOUT, journal.forgotten(&entry.tombstone_id())).await;
+        forgotten.map_err(|_| {
+            Status::deadline_exceeded(
+                "it is dropped, and the log did not say so durably within a minute: a crash may undo it",
+            )
+        })?;
+        tracing::info!(
+            log = %clad_proto::LogId::from_bytes(entry.origin.source),
+            stream = entry.origin.stream.as_str(),
+            end = entry.last.end(),
+            "origin dropped"
+        );
+        Ok(Response::new(v1::DropOriginResponse { origin: Some(origin_of(entry)) }))
     }
 
     async fn segments(&self, _: Request<v1::SegmentsRequest>) -> Result<Response<v1::SegmentsResponse>, Status> {

@@ -16,6 +16,7 @@ pub(crate) fn look(journal: &Journal, rings: &Rings, health: &Health, reserve_fr
     metrics::offset(Watermark::Durable, s.watermarks.durable);
     metrics::inflight_bytes(s.in_flight_bytes as u64);
     metrics::resend_window(s.resend_entries as u64, s.resend_evicted_early);
+    metrics::origins(s.origins.len() as u64);
     metrics::oldest_undurable(s.oldest_undurable.unwrap_or_default());
     metrics::horizon(s.lowest_offset, s.oldest_segment_ns);
     metrics::segments(s.segments as u64, s.bytes, s.prepared);

@@ -89,6 +89,7 @@ mod tests {
             lowest_offset: 0,
             segments: 2,
             recycled: 0,
+            origins: Vec::new(),
             resend_entries: 0,
             resend_evicted_early: 0,
             bytes: 128 << 20,

@@ -11,6 +11,7 @@
 mod certs;
 mod endpoint;
 mod files;
+mod forward;
 mod journal;
 mod out;
 mod rotation;

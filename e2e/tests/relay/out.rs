@@ -63,6 +63,7 @@ fn numbers(count: u64) -> BTreeMap<u64, String> {
     (0..count).map(|number| (number, format!("number {number}"))).collect()
 }
 
+#[expect(clippy::print_stdout, reason = "the figures of the case")]
 #[test]
 #[ignore = "needs clad-relay: `cargo xtask ci relay`"]
 fn every_record_comes_to_an_endpoint_over_kills_and_lost_answers() {
@@ -135,7 +136,9 @@ fn what_an_endpoint_does_not_take_is_split_kept_or_noted() {
     relay.start();
     let records = endpoint.wait_for("all but two", |records| records.len() >= 38);
     let mut wanted = numbers(40);
-    [7, 9].map(|number| wanted.remove(&number));
+    for number in [7, 9] {
+        wanted.remove(&number);
+    }
     assert_eq!(once(&records), wanted, "in order, each as it was");
     wait("its cursor", || relay.say("status").contains("next offset  40"));
     assert!(relay.term());

@@ -6,7 +6,9 @@ use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
 
-use clad_client::{Cursor, Cursors, LogId};
+use clad_client::{
+    Address, Cursor, Cursors, Event, ForwardAs, ForwardError, Forwarder, ForwarderOptions, LogId, Reader, StreamName,
+};
 use clad_e2e::raw::{hello, payload};
 use clad_e2e::web::metrics;
 use clad_e2e::{Daemon, Raw, Setup, not_run};
@@ -291,6 +293,32 @@ fn the_number_of_cursors_changes() {
     assert_eq!(commit_cursor(&daemon, "b", 0, false), Err(Some(ErrorCode::TooManyCursors)));
     reload(&daemon, "max_cursors = 8\n");
     assert_eq!(commit_cursor(&daemon, "b", 0, false), Ok(()));
+}
+
+#[test]
+fn the_number_of_origins_changes() {
+    let daemon = daemon();
+    Raw::producer(&daemon.socket()).0.append_acked(0, AckLevel::Written, &[b"one"]);
+    let address: Address = daemon.address("unix").parse().expect("an address");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    // Its own record, as one of other logs.
+    let forward = |log: u8| {
+        runtime.block_on(async {
+            let mut reader = Reader::builder(address.clone()).limit(1).open().await.expect("opened");
+            let Ok(Some(Event::Records(chunk))) = reader.next().await else { panic!("no record") };
+            let stream = StreamName::new("main").expect("a name");
+            let (log_id, options) = (LogId::from_bytes([log; 16]), ForwarderOptions::default());
+            let mut forwarder = Forwarder::connect(&address, log_id, stream, &options).await?;
+            let how = ForwardAs { previous: 0, skip: None, begins: true, level: AckLevel::Written };
+            forwarder.forward(how, &chunk.raw().expect("framed")).await?;
+            forwarder.next().await
+        })
+    };
+    reload(&daemon, "max_origins = 1\n");
+    forward(1).expect("forwarded");
+    assert!(matches!(forward(2), Err(ForwardError::TooManyOrigins { .. })));
+    reload(&daemon, "max_origins = 8\n");
+    forward(2).expect("forwarded");
 }
 
 #[test]

@@ -524,8 +524,8 @@ fn the_page_of_access_is_right() {
     let clad = format!("{} --config {}", clad_e2e::binary("clad").display(), at("clad.toml").display());
     let answers = shell(&checks.replace("clad check", &format!("{clad} check")));
     let lines: Vec<&str> = answers.lines().collect();
-    assert_eq!(lines.len(), 3, "{answers}");
-    for (line, rule) in lines.iter().zip([1, 4, 2]) {
+    assert_eq!(lines.len(), 4, "{answers}");
+    for (line, rule) in lines.iter().zip([1, 5, 2, 3]) {
         assert!(line.starts_with(&format!("allowed: access.rule {rule} (")), "{answers}");
     }
     // The token that was made there is one, and the name of its line.

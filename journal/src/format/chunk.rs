@@ -17,10 +17,13 @@ pub const FIXED: usize = 52;
 /// Most bytes of peer metadata.
 pub const PEER_META_BYTES_MAX: usize = 1024;
 
+/// Flag of a chunk: the append was forwarded by another log ([`crate::format::origin`]).
+pub const FLAG_FORWARDED: u16 = 1;
+
 /// The fields that the journal itself uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkHeader {
-    /// None are known yet.
+    /// [`FLAG_FORWARDED`], or none.
     pub flags: u16,
     /// Records in the payload.
     pub count: u32,
@@ -53,6 +56,11 @@ pub struct Chunk<'a> {
 pub struct ChunkError;
 
 impl ChunkHeader {
+    /// True if another log has forwarded the append: then the producer is the origin, and the sequence its offset there.
+    pub fn is_forwarded(&self) -> bool {
+        self.flags & FLAG_FORWARDED != 0
+    }
+
     /// Bytes that a chunk takes.
     pub fn encoded_len(peer_meta: usize, payload: usize) -> usize {
         FIXED + peer_meta + payload

@@ -17,11 +17,12 @@
 //!                  checksum u32 (of the 20 bytes before), magic "CLADEND\0"
 //! ```
 //! Sections: 1 index, 2 producers, 3 damage, 4 the segment before, 5 supersedes, 6 forgotten, 7 bytes by owner, 8
-//! appends that may be sent again. An unknown one is skipped.
+//! appends that may be sent again, 9 origins. An unknown one is skipped.
 
 use super::batch::BatchHeader;
 use super::bytes::{get, i64_at, put, u16_at, u32_at, u64_at};
 use super::checksum::Seed;
+use super::origin::{ENTRY_BYTES as ORIGIN_ENTRY, OriginEntry};
 use super::resend::{ResendEntry, ResendKey};
 
 /// Owners of which a footer says how much they hold: the largest.
@@ -51,6 +52,7 @@ const OWNER_ENTRY: usize = 16;
 const RESENDS: u16 = 8;
 /// Bytes of an entry of section 8.
 const RESEND_ENTRY: usize = 36;
+const ORIGINS: u16 = 9;
 
 /// One step of the sparse index: from here to the next entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,6 +157,8 @@ pub struct Footer {
     pub owners: Vec<(u64, u64)>,
     /// Appends that are remembered by a resend key, in the order of their offsets.
     pub resends: Vec<ResendEntry>,
+    /// Origins that forward to this log, in the order of owner and producer id.
+    pub origins: Vec<OriginEntry>,
     /// Sparse index.
     pub index: Vec<IndexEntry>,
     /// Live producers at its end.
@@ -260,6 +264,11 @@ impl Footer {
         if !self.resends.is_empty() {
             push(RESENDS, encode_resends(&self.resends));
         }
+        if !self.origins.is_empty() {
+            let mut s = Vec::with_capacity(self.origins.len() * ORIGIN_ENTRY);
+            self.origins.iter().for_each(|origin| origin.encode(&mut s));
+            push(ORIGINS, s);
+        }
         let len = (b.len() + TRAILER).next_multiple_of(block);
         b.resize(len, 0);
         put(&mut b, 0, MAGIC);
@@ -362,23 +371,39 @@ impl Footer {
             }
             FORGOTTEN => take_forgotten(&mut self.producers, s),
             RESENDS => self.resends = decode_resends(s)?,
-            BEFORE | SUPERSEDES => return None,
+            ORIGINS if s.len().is_multiple_of(ORIGIN_ENTRY) => {
+                self.origins = s.chunks_exact(ORIGIN_ENTRY).map(OriginEntry::decode).collect::<Option<_>>()?;
+            }
+            BEFORE | SUPERSEDES | ORIGINS => return None,
             _ => {}
         }
         Some(())
     }
 
-    /// Most bytes that a footer takes for so many index entries, producers, stored ranges, owners of payload, and
-    /// appends that may be sent again.
-    pub fn max_len(index: usize, producers: usize, ranges: usize, owners: usize, resends: usize, block: usize) -> u64 {
-        let owners = owners.min(FOOTER_OWNERS_MAX + 1) * OWNER_ENTRY;
+    /// Most bytes that a footer takes for so many index entries, and so many other entries.
+    pub(crate) fn max_len(index: usize, entries: &FooterEntries, block: usize) -> u64 {
+        let owners = entries.owners.min(FOOTER_OWNERS_MAX + 1) * OWNER_ENTRY;
         // Without any it has no such section.
-        let resends = if resends > 0 { SECTION_HEAD + 8 + resends * RESEND_ENTRY } else { 0 };
-        let sections = 7 * (SECTION_HEAD + 8) + 64 + owners + resends;
-        let producers = producers * (PRODUCER_HEAD + FORGOTTEN_ENTRY);
-        let bytes = HEAD + sections + index * 32 + producers + ranges * RANGE + TRAILER;
+        let optional = |entries: usize, bytes: usize| if entries > 0 { SECTION_HEAD + 8 + entries * bytes } else { 0 };
+        let resends = optional(entries.resends, RESEND_ENTRY);
+        let origins = optional(entries.origins, ORIGIN_ENTRY);
+        let sections = 7 * (SECTION_HEAD + 8) + 64 + owners + resends + origins;
+        let producers = entries.producers * (PRODUCER_HEAD + FORGOTTEN_ENTRY);
+        let bytes = HEAD + sections + index * 32 + producers + entries.ranges * RANGE + TRAILER;
         bytes.next_multiple_of(block) as u64
     }
+}
+
+/// Numbers of entries that a footer may have to hold, besides its index.
+pub(crate) struct FooterEntries {
+    pub(crate) producers: usize,
+    /// Stored ranges of all producers.
+    pub(crate) ranges: usize,
+    /// Owners of payload.
+    pub(crate) owners: usize,
+    /// Appends that may be sent again.
+    pub(crate) resends: usize,
+    pub(crate) origins: usize,
 }
 
 fn encode_index(index: &[IndexEntry]) -> Vec<u8> {
@@ -503,6 +528,7 @@ mod tests {
                 ResendEntry { key: ResendKey { identity: 6, digest: [1; 16] }, first_offset: 15, count: 5 },
                 ResendEntry { key: ResendKey { identity: u64::MAX, digest: [2; 16] }, first_offset: 22, count: 8 },
             ],
+            origins: vec![crate::format::origin::tests::example(1), crate::format::origin::tests::example(2)],
             index: vec![IndexEntry { first_offset: 10, position: 4096, min_time_ns: -1, max_time_ns: 99 }],
             producers: vec![
                 ProducerEntry {
@@ -547,7 +573,7 @@ mod tests {
         let file_len = 8192 + bytes.len() as u64;
         assert_eq!(Footer::locate(&bytes, file_len, &seed), Some((8192, bytes.len() as u32)));
         assert_eq!(Footer::decode(&bytes, &seed, 8192), Some((example(), head)));
-        let used = 92 + 4 + 6 * 20 + 480;
+        let used = 92 + 4 + 7 * 20 + 672;
         for at in 0..used.min(bytes.len() - TRAILER) {
             let mut bad = bytes.clone();
             bad[at] ^= 1;
@@ -563,19 +589,28 @@ mod tests {
 
     #[test]
     fn the_bound_on_its_length_holds() {
+        let fits = |f: &Footer| {
+            let entries = FooterEntries {
+                producers: f.producers.len(),
+                ranges: f.producers.iter().map(|p| p.appends.len()).sum(),
+                owners: f.owners.len(),
+                resends: f.resends.len(),
+                origins: f.origins.len(),
+            };
+            let (bytes, _) = f.encode(&Seed::new(1, &[2; 16], 7), 0, 64);
+            assert!(bytes.len() as u64 <= Footer::max_len(f.index.len(), &entries, 64));
+        };
         let f = example();
-        let (bytes, _) = f.encode(&Seed::new(1, &[2; 16], 7), 0, 64);
-        assert!(bytes.len() as u64 <= Footer::max_len(1, 3, 3, 2, 2, 64));
-        let owners = (0..=FOOTER_OWNERS_MAX as u64).map(|owner| (owner, 1)).collect();
-        let f = Footer { owners, ..f };
-        let (bytes, _) = f.encode(&Seed::new(1, &[2; 16], 7), 0, 64);
-        assert!(bytes.len() as u64 <= Footer::max_len(1, 3, 3, usize::MAX, 2, 64));
+        fits(&f);
+        let f = Footer { owners: (0..=FOOTER_OWNERS_MAX as u64).map(|owner| (owner, 1)).collect(), ..f };
+        fits(&f);
         let entry = |at| ResendEntry { key: ResendKey { identity: at, digest: [3; 16] }, first_offset: at, count: 1 };
         let f = Footer { resends: (0..1000).map(entry).collect(), ..f };
-        let (bytes, _) = f.encode(&Seed::new(1, &[2; 16], 7), 0, 64);
-        assert!(bytes.len() as u64 <= Footer::max_len(1, 3, 3, usize::MAX, 1000, 64));
-        let none = Footer { resends: Vec::new(), ..f };
-        let (bytes, _) = none.encode(&Seed::new(1, &[2; 16], 7), 0, 64);
-        assert!(bytes.len() as u64 <= Footer::max_len(1, 3, 3, usize::MAX, 0, 64));
+        fits(&f);
+        let f = Footer { origins: vec![crate::format::origin::tests::example(1); 1024], ..f };
+        fits(&f);
+        let f = Footer { resends: Vec::new(), ..f };
+        fits(&f);
+        fits(&Footer { origins: Vec::new(), ..f });
     }
 }

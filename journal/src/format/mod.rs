@@ -12,6 +12,8 @@ pub mod chunk;
 pub mod cursors;
 pub mod footer;
 pub mod meta;
+pub mod origin;
+mod peer_meta;
 pub mod resend;
 pub mod segment;
 pub mod tombstone;

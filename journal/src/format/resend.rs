@@ -4,15 +4,12 @@
 //! Invariant: bytes that are no such field, wherever they come from, are no key; nothing panics on them.
 
 use super::bytes::{get, u64_at};
+use super::peer_meta::find_field;
 
 /// Tag of a resend key in the peer metadata.
 const TAG: u8 = 34;
-/// First tag of a field with a length and bytes; below it stands a number.
-const FIRST_BYTES_TAG: u8 = 32;
 /// Bytes of a key: identity and digest.
 const KEY_BYTES: usize = 24;
-/// Bits of a LEB128 number in the peer metadata, at most.
-const NUMBER_BITS: u32 = 64;
 
 /// Sender and content of an append, as the daemon computes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -54,38 +51,8 @@ impl ResendKey {
 
     /// Finds the key in peer metadata. Malformed metadata has none.
     pub fn find(peer_meta: &[u8]) -> Option<Self> {
-        let mut rest = peer_meta;
-        while let Some((tag, behind)) = rest.split_first() {
-            let (number, behind) = leb128(behind)?;
-            if *tag < FIRST_BYTES_TAG {
-                rest = behind;
-                continue;
-            }
-            let (bytes, behind) = behind.split_at_checked(usize::try_from(number).ok()?)?;
-            if *tag == TAG {
-                return (bytes.len() == KEY_BYTES).then(|| Self::get(bytes));
-            }
-            rest = behind;
-        }
-        None
+        find_field(peer_meta, TAG).filter(|field| field.len() == KEY_BYTES).map(Self::get)
     }
-}
-
-/// Reads a LEB128 number; returns it with the bytes behind it.
-fn leb128(bytes: &[u8]) -> Option<(u64, &[u8])> {
-    let mut number = 0;
-    for (at, byte) in bytes.iter().enumerate() {
-        let shift = 7 * at as u32;
-        let bits = u64::from(byte & 0x7F);
-        if shift >= NUMBER_BITS || bits << shift >> shift != bits {
-            return None;
-        }
-        number |= bits << shift;
-        if byte & 0x80 == 0 {
-            return Some((number, &bytes[at + 1..]));
-        }
-    }
-    None
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ use crate::config::{JournalConfig, Policy, Retention};
 use crate::env::{Event, Observer};
 use crate::error::{AppendError, OpenError};
 use crate::format::meta::Meta;
+use crate::format::origin::OriginEntry;
 use crate::io::{EngineOptions, OsStorage, Storage, device};
 use crate::read::reader::Reader;
 use crate::recover::Report;
@@ -233,6 +234,31 @@ impl Journal {
         if looks {
             self.shared.work.notify_one();
         }
+    }
+
+    /// An origin, as it is now: what was received of it counts.
+    pub fn origin(&self, owner: u64, producer: &ProducerId) -> Option<OriginEntry> {
+        self.shared.core().committer.sequencer.origins().get(owner, producer)
+    }
+
+    /// All origins.
+    pub fn origins(&self) -> Vec<OriginEntry> {
+        self.shared.core().committer.sequencer.origins().all()
+    }
+
+    /// Forgets an origin: its next append must begin it again. `false` where it is not known. It is unknown from now on,
+    /// and after a crash once the log contains its tombstone ([`Self::forgotten`] of its tombstone id).
+    pub fn drop_origin(&self, origin: &OriginEntry) -> bool {
+        let dropped = self.shared.core().committer.drop_origin(origin.owner, &origin.producer);
+        if dropped == Some(true) {
+            self.shared.work.notify_one();
+        }
+        dropped.is_some()
+    }
+
+    /// Replaces the number of origins that are taken. None is forgotten.
+    pub fn set_max_origins(&self, max: usize) {
+        self.shared.with(|c| c.sequencer.origins_mut().set_max(max));
     }
 
     /// Number of producers of each owner, in no order, and the total above which newcomers are judged by their owner's

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Journal;
+use crate::format::origin::OriginEntry;
 use crate::io::EngineReport;
 use crate::read::listing::{SegmentSummary, summary};
 use crate::sync::atomic::Ordering;
@@ -51,6 +52,8 @@ pub struct Status {
     pub disk_busy: Option<Duration>,
     /// Producers that are remembered.
     pub producers: usize,
+    /// Streams of other logs.
+    pub origins: Vec<OriginEntry>,
     /// Appends that are remembered by a resend key.
     pub resend_entries: usize,
     /// Of these, how many were forgotten before their time since the start, for want of a place.
@@ -126,6 +129,7 @@ impl Journal {
             oldest_undurable: c.oldest_undurable_boot_ns().map(since),
             disk_busy: c.writer.disk_busy_since_boot_ns().map(since),
             producers: c.sequencer.producers_len(),
+            origins: c.sequencer.origins().all(),
             resend_entries: c.sequencer.resends().len(),
             resend_evicted_early: c.sequencer.resends().evicted_early(),
             owners: c.quota.held.largest(STATUS_OWNERS_MAX),

@@ -455,8 +455,7 @@ impl PlanExecutor<'_> {
                     while let Some(tombstone) = tombstones.pop_if(|t| t.below <= offset) {
                         self.producers.bury(&tombstone);
                     }
-                    self.producers.replay(&chunk.header, offset, h.append_real_ns, self.now);
-                    self.producers.resends.replay(chunk.peer_meta, chunk.header.count, offset);
+                    self.producers.replay_chunk(&chunk, offset, h.append_real_ns, self.now);
                 }
                 offset += u64::from(chunk.header.count);
                 footer.payload_bytes += chunk.payload.len() as u64;

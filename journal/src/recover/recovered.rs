@@ -8,6 +8,7 @@ use crate::format::footer::Before;
 use crate::io::File;
 use crate::read::catalog::Sealed;
 use crate::write::metafile::MetaFile;
+use crate::write::origin::OriginTable;
 use crate::write::producer::ProducerTable;
 use crate::write::resend::ResendWindow;
 
@@ -22,9 +23,10 @@ pub(crate) struct Recovered {
     pub(crate) report: Report,
 }
 
-/// An empty table of producers, and an empty resend window.
+/// An empty table of producers, with an empty resend window and no origins.
 pub(crate) fn table(config: &JournalConfig) -> ProducerTable {
     let keep = i64::try_from(config.keep_producer.as_nanos()).unwrap_or(i64::MAX);
     let resends = ResendWindow::new(config.resend_entries, config.resend_keep, config.segment_bytes);
-    ProducerTable::new(config.max_producers, config.window, keep).with_resends(resends)
+    let origins = OriginTable::new(config.max_origins, config.segment_bytes);
+    ProducerTable::new(config.max_producers, config.window, keep).with(resends, origins)
 }

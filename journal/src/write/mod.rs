@@ -8,6 +8,7 @@ pub(crate) mod clock_trust;
 pub(crate) mod committer;
 pub(crate) mod cursor_table;
 pub(crate) mod metafile;
+pub(crate) mod origin;
 pub mod owner_bytes;
 pub(crate) mod pending_reclaim;
 pub(crate) mod permits;

@@ -24,9 +24,10 @@ mod tests;
 use std::collections::{HashMap, VecDeque};
 
 use crate::clock::Moment;
-use crate::format::chunk::ChunkHeader;
+use crate::format::chunk::{Chunk, ChunkHeader};
 use crate::format::footer::{Footer, ProducerEntry, StoredRange};
 use crate::format::tombstone::Tombstone;
+use crate::write::origin::OriginTable;
 use crate::write::owner_bytes::NETWORK;
 use crate::write::resend::ResendWindow;
 
@@ -166,18 +167,20 @@ pub(crate) struct ProducerTable {
     keep_ns: i64,
     /// Appends without a sequence of their sender's: they are recovered and lost with the rest of the table.
     pub(crate) resends: ResendWindow,
+    /// Streams of other logs, likewise.
+    pub(crate) origins: OriginTable,
 }
 
 impl ProducerTable {
     /// A table for `max` producers that remembers `window` appends of each and forgets none before `keep_ns`.
     pub(crate) fn new(max: usize, window: usize, keep_ns: i64) -> Self {
-        let resends = ResendWindow::default();
-        Self { producers: HashMap::new(), ranges: 0, window: window.max(1), max: max.max(1), keep_ns, resends }
+        let (resends, origins) = (ResendWindow::default(), OriginTable::default());
+        Self { producers: HashMap::new(), ranges: 0, window: window.max(1), max: max.max(1), keep_ns, resends, origins }
     }
 
-    /// The same table with this resend window.
-    pub(crate) fn with_resends(self, resends: ResendWindow) -> Self {
-        Self { resends, ..self }
+    /// The same table with this resend window, and these origins.
+    pub(crate) fn with(self, resends: ResendWindow, origins: OriginTable) -> Self {
+        Self { resends, origins, ..self }
     }
 
     /// Number of producers that are remembered.
@@ -304,9 +307,19 @@ impl ProducerTable {
         self.ranges = self.ranges - before + p.ranges.len().min(self.window);
     }
 
-    /// Stores an append read back from the log. No producer is evicted. The log takes a sequence twice only where a
+    /// Stores an append read back from the log, where appends of its kind are remembered.
+    pub(crate) fn replay_chunk(&mut self, chunk: &Chunk<'_>, first_offset: u64, append_real_ns: i64, now: Moment) {
+        if chunk.header.is_forwarded() {
+            self.origins.replay(&chunk.header, chunk.peer_meta, first_offset);
+            return;
+        }
+        self.replay(&chunk.header, first_offset, append_real_ns, now);
+        self.resends.replay(chunk.peer_meta, chunk.header.count, first_offset);
+    }
+
+    /// Stores an append of a producer read back from the log. No producer is evicted. The log takes a sequence twice only where a
     /// tombstone lies between: if that one was lost, this is still a later life.
-    pub(crate) fn replay(&mut self, append: &ChunkHeader, first_offset: u64, append_real_ns: i64, now: Moment) {
+    fn replay(&mut self, append: &ChunkHeader, first_offset: u64, append_real_ns: i64, now: Moment) {
         let is_new_life =
             self.producers.get(&append.producer).is_some_and(|p| append.first_sequence < p.next_sequence());
         if is_new_life {
@@ -355,6 +368,7 @@ impl ProducerTable {
         });
         self.count_ranges();
         self.resends.catch_up(&live.resends);
+        self.origins.catch_up(&live.origins);
     }
 
     /// Forgets a producer; `false` where it was not remembered.
@@ -370,6 +384,7 @@ impl ProducerTable {
         if self.producers.get(&tombstone.producer).is_some_and(is_older) {
             self.forget(&tombstone.producer);
         }
+        self.origins.bury(tombstone);
     }
 
     /// True if there is a place for a further producer of this owner. One that may be evicted counts as free.
@@ -420,18 +435,21 @@ impl ProducerTable {
         }
         self.count_ranges();
         self.resends.lose(from, to);
+        self.origins.lose(from, to);
     }
 
     /// Gives a footer what the table knows of the log up to the footer's end.
     pub(crate) fn fill(&self, footer: &mut Footer, now: Moment) {
         footer.producers = self.snapshot(footer.end_offset, now);
         footer.resends = self.resends.snapshot(footer.end_offset);
+        footer.origins = self.origins.snapshot(footer.end_offset);
     }
 
     /// Takes over what a footer knows.
     pub(crate) fn load_footer(&mut self, footer: &Footer, now: Moment) {
         self.load(&footer.producers, now);
         self.resends.load(&footer.resends);
+        self.origins.load(&footer.origins);
     }
 
     /// Content of a footer that ends at offset `end`; sorted, so that the same table makes the same bytes.

@@ -11,8 +11,10 @@ use crate::clock::Moment;
 use crate::error::AppendError;
 use crate::format::chunk::ChunkHeader;
 use crate::format::footer::Footer;
+use crate::format::origin;
 use crate::format::tombstone::Tombstone;
 use crate::write::batch::Row;
+use crate::write::origin::{Forward, OriginTable};
 use crate::write::resend::ResendWindow;
 
 /// Relation of an accepted append to the stored records.
@@ -68,6 +70,31 @@ impl Sequencer {
 
     pub(super) fn resends_mut(&mut self) -> &mut ResendWindow {
         &mut self.producers.resends
+    }
+
+    /// Streams of other logs.
+    pub(crate) fn origins(&self) -> &OriginTable {
+        &self.producers.origins
+    }
+
+    pub(crate) fn origins_mut(&mut self) -> &mut OriginTable {
+        &mut self.producers.origins
+    }
+
+    /// Judges a forwarded append; `true`: it is the first of its origin.
+    pub(super) fn judge_forwarded(&self, header: &ChunkHeader, forward: &Forward) -> Result<bool, AppendError> {
+        let is_first = self.origins().check(header, forward)?;
+        match is_first && self.tombstones.holds(&origin::tombstone_id(header.owner, &header.producer)) {
+            true => Err(AppendError::Forgetting),
+            false => Ok(is_first),
+        }
+    }
+
+    /// Forgets an origin. Nothing where it is not known; else `true` if a thread must check later, in time to write the
+    /// tombstone.
+    pub(super) fn drop_origin(&mut self, owner: u64, producer: &ProducerId, received: u64) -> Option<bool> {
+        let known = self.origins_mut().forget(owner, producer);
+        known.then(|| self.tombstones.push(origin::tombstone(owner, producer, received)))
     }
 
     /// Takes the table that recovery built from its copy. Connects and disconnects since then are preserved.

@@ -125,8 +125,14 @@ fn nobody_comes_between_the_appends_of_a_burst() {
         for producer in 1..=3u8 {
             let (journal, start) = (&journal, &start);
             scope.spawn(move || {
-                let from =
-                    Sender { producer: [producer; 16], owner: 1000, producer_epoch: 1, peer_meta: b"v", resend: None };
+                let from = Sender {
+                    producer: [producer; 16],
+                    owner: 1000,
+                    producer_epoch: 1,
+                    peer_meta: b"v",
+                    resend: None,
+                    forward: None,
+                };
                 let payload = [producer];
                 start.wait();
                 for burst in 0..BURSTS {

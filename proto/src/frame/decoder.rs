@@ -9,6 +9,7 @@ use super::{
     control::Fields,
     cursor::{CommitCursor, CursorState, GetCursor},
     error_body::ErrorFrame,
+    forward::Forward,
     handshake::{Hello, Welcome},
     header::{FrameError, FrameHeader, FrameType, all_frames},
     raw::{RawFrame, peek},
@@ -50,7 +51,9 @@ impl RawFrame<'_> {
     /// Says what is wrong with it.
     pub fn decode(&self) -> Result<Frame, FrameError> {
         match self.header.kind {
-            FrameType::Append | FrameType::Records => decode_payload(self.header, Bytes::copy_from_slice(self.body)),
+            FrameType::Append | FrameType::Records | FrameType::Forward => {
+                decode_payload(self.header, Bytes::copy_from_slice(self.body))
+            }
             _ => decode_control(self.header, self.body),
         }
     }
@@ -77,7 +80,7 @@ impl FrameDecoder {
     pub fn next(&self, buf: &mut BytesMut) -> Result<Option<Frame>, FrameError> {
         let (header, total) = match peek(buf, self.max_append_bytes)? {
             Some(raw) => match raw.header.kind {
-                FrameType::Append | FrameType::Records => (raw.header, raw.total_len()),
+                FrameType::Append | FrameType::Records | FrameType::Forward => (raw.header, raw.total_len()),
                 _ => {
                     let (frame, len) = (raw.decode()?, raw.total_len());
                     buf.advance(len);
@@ -114,6 +117,7 @@ impl Default for FrameDecoder {
 fn decode_payload(header: FrameHeader, body: Bytes) -> Result<Frame, FrameError> {
     match header.kind {
         FrameType::Append => Append::decode(body).map(Frame::Append),
+        FrameType::Forward => Forward::decode(body).map(Frame::Forward),
         _ => Records::decode(header.request_id, body).map(Frame::Records),
     }
 }
@@ -143,8 +147,10 @@ fn decode_control(header: FrameHeader, body: &[u8]) -> Result<Frame, FrameError>
         FrameType::Pong => fields.end().map(|()| Frame::Pong(id))?,
         FrameType::CancelRead => fields.end().map(|()| Frame::CancelRead(id))?,
         FrameType::Bye => fields.end().map(|()| Frame::Bye)?,
-        // Only called for control frames; these two carry payloads.
-        FrameType::Append | FrameType::Records => decode_payload(header, Bytes::copy_from_slice(body))?,
+        // Only called for control frames; these carry payloads.
+        FrameType::Append | FrameType::Records | FrameType::Forward => {
+            decode_payload(header, Bytes::copy_from_slice(body))?
+        }
     })
 }
 
@@ -155,6 +161,7 @@ impl Frame {
             Self::Hello(frame) => frame.encode(buf),
             Self::Append(frame) => frame.encode(buf),
             Self::Flush(frame) => frame.encode(buf),
+            Self::Forward(frame) => frame.encode(buf),
             Self::Ping(id) => bare::encode_ping(buf, *id),
             Self::Read(frame) => frame.encode(buf),
             Self::CancelRead(id) => bare::encode_cancel_read(buf, *id),

@@ -1,17 +1,19 @@
 //! HELLO and WELCOME.
 //!
 //! HELLO: `u16 min_version, u16 max_version, [16] producer id, u32 producer epoch, u8 intent, [3] reserved`, tagged:
-//! 1 client name, 2 secret. The layout of frame headers, of HELLO and of ERROR is the same in every version.
+//! 1 client name, 2 secret, 3 the stream that is forwarded (`[16] log id`, its name). The layout of frame headers, of HELLO and of ERROR is the same in every version.
 //!
 //! WELCOME: `u16 version, u8 policy, u8 highest ack, u8 flags, [3] reserved, [16] log id, u32 epoch, u32 window,
 //! u64 first offset of the epoch, [16] producer id, u32 producer epoch, u32 max append bytes, u32 max record bytes,
 //! [4] reserved, u64 received, u64 written, u64 durable`, tagged: 1 secret that was assigned, 2 last stored
-//! (`u64 sequence, u64 offset, u8 level`), 3 earlier epochs (`u32 epoch, u64 first offset` each, oldest first).
+//! (`u64 sequence, u64 offset, u8 level`), 3 earlier epochs (`u32 epoch, u64 first offset` each, oldest first), 4 the state of
+//! the stream (`u32 source epoch, u64 end, u64 first source offset of the last append, u32 count, u32 CRC-32C, u64 offset`).
 
 use super::{
     answer::Watermark,
     control::{self, Fields, cut},
     header::{FrameError, FrameType},
+    origin::Origin,
 };
 use crate::{
     ids::{LogId, ProducerId},
@@ -23,12 +25,16 @@ use bytes::{BufMut, BytesMut};
 
 const INTENT_APPEND: u8 = 1;
 const INTENT_READ: u8 = 2;
+const INTENT_FORWARD: u8 = 4;
 const MAY_READ: u8 = 1;
+const FORWARDING: u8 = 2;
 const NAME: u8 = 1;
 const HELLO_SECRET: u8 = 2;
+const HELLO_FORWARD: u8 = 3;
 const WELCOME_SECRET: u8 = 1;
 const LAST: u8 = 2;
 const EARLIER: u8 = 3;
+const ORIGIN_STATE: u8 = 4;
 /// Bytes of an [`EpochStart`].
 const EPOCH: usize = 12;
 
@@ -58,6 +64,37 @@ pub struct Hello {
     pub name: String,
     /// The secret that the producer id is bound to on TCP; empty is none; at most [`MAX_SECRET_BYTES`].
     pub secret: Vec<u8>,
+    /// The stream of another log that it will forward, if it will.
+    pub forward: Option<Origin>,
+}
+
+/// State of a forwarded stream in the log that takes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OriginState {
+    /// Source epoch of the last append.
+    pub epoch: u32,
+    /// The source offset that is expected next.
+    pub end: u64,
+    /// Source offset of the first record of the last append.
+    pub first: u64,
+    /// Its records; 0 where the last append was lost: then there is nothing to compare with.
+    pub count: u32,
+    /// Its client's CRC-32C of the payload.
+    pub payload_crc: u32,
+    /// Offset of its first record in this log.
+    pub offset: u64,
+}
+
+/// The daemon's answer to a client that will forward.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Forwarding {
+    /// It was not asked, or does not forward: an earlier daemon does not know how.
+    #[default]
+    No,
+    /// It has nothing of the stream.
+    Unknown,
+    /// It has this.
+    Known(OriginState),
 }
 
 /// The last record that the daemon has of a producer.
@@ -120,6 +157,8 @@ pub struct Welcome {
     /// The last epochs before this one that gave offsets, oldest first, at most [`MAX_EARLIER_EPOCHS`]; both numbers
     /// ascend.
     pub earlier: Vec<EpochStart>,
+    /// The stream that HELLO named.
+    pub forwarding: Forwarding,
 }
 
 impl Hello {
@@ -132,13 +171,17 @@ impl Hello {
             buf.put_u32_le(self.producer_epoch);
             let append = if self.intent.append { INTENT_APPEND } else { 0 };
             let read = if self.intent.read { INTENT_READ } else { 0 };
-            buf.put_u8(append | read);
+            let forward = if self.forward.is_some() { INTENT_FORWARD } else { 0 };
+            buf.put_u8(append | read | forward);
             buf.put_bytes(0, 3);
             let name = cut(&self.name, MAX_CLIENT_NAME_BYTES);
             if !name.is_empty() {
                 put_field(buf, NAME, name.as_bytes());
             }
             put_secret(buf, HELLO_SECRET, &self.secret);
+            if let Some(origin) = &self.forward {
+                put_field(buf, HELLO_FORWARD, &origin.to_bytes());
+            }
         });
     }
 
@@ -160,8 +203,15 @@ impl Hello {
             match tag {
                 NAME => hello.name = fields.text(content, MAX_CLIENT_NAME_BYTES)?.to_owned(),
                 HELLO_SECRET => hello.secret = secret(&fields, content)?,
+                HELLO_FORWARD if intent & INTENT_FORWARD != 0 => {
+                    let origin = Origin::from_bytes(content);
+                    hello.forward = Some(origin.ok_or_else(|| fields.error("no stream of a log to forward"))?);
+                }
                 _ => {}
             }
+        }
+        if intent & INTENT_FORWARD != 0 && hello.forward.is_none() {
+            return Err(fields.error("it forwards, and does not say what"));
         }
         Ok(hello)
     }
@@ -201,7 +251,8 @@ impl Welcome {
             buf.put_u16_le(self.version);
             buf.put_u8(self.policy.code());
             buf.put_u8(self.highest_ack.code());
-            buf.put_u8(if self.may_read { MAY_READ } else { 0 });
+            let forwarding = if self.forwarding == Forwarding::No { 0 } else { FORWARDING };
+            buf.put_u8(forwarding | if self.may_read { MAY_READ } else { 0 });
             buf.put_bytes(0, 3);
             buf.put_slice(self.log_id.as_bytes());
             buf.put_u32_le(self.epoch);
@@ -224,6 +275,9 @@ impl Welcome {
                 let content: Vec<u8> = self.earlier.iter().skip(skip).flat_map(|start| start.to_bytes()).collect();
                 put_field(buf, EARLIER, &content);
             }
+            if let Forwarding::Known(state) = &self.forwarding {
+                put_field(buf, ORIGIN_STATE, &state.to_bytes());
+            }
         });
     }
 
@@ -231,7 +285,9 @@ impl Welcome {
         let version = fields.u16()?;
         let policy = DurabilityPolicy::from_code(fields.u8()?).ok_or_else(|| fields.error("unknown policy"))?;
         let highest_ack = fields.level()?;
-        let may_read = fields.flags(MAY_READ)? & MAY_READ != 0;
+        let flags = fields.flags(MAY_READ | FORWARDING)?;
+        let may_read = flags & MAY_READ != 0;
+        let mut forwarding = if flags & FORWARDING != 0 { Forwarding::Unknown } else { Forwarding::No };
         fields.reserved::<3>()?;
         let (log_id, epoch, window) = (fields.id()?, fields.u32()?, fields.u32()?);
         let epoch_first_offset = fields.u64()?;
@@ -251,6 +307,9 @@ impl Welcome {
                 WELCOME_SECRET => secret_given = secret(&fields, content)?,
                 LAST => last = Some(LastStored::decode(&fields, content)?),
                 EARLIER => earlier = EpochStart::decode_all(&fields, content)?,
+                ORIGIN_STATE if forwarding != Forwarding::No => {
+                    forwarding = Forwarding::Known(OriginState::decode(&fields, content)?);
+                }
                 _ => {}
             }
         }
@@ -273,6 +332,7 @@ impl Welcome {
             written,
             durable,
             earlier,
+            forwarding,
         })
     }
 }
@@ -299,6 +359,36 @@ impl EpochStart {
             true => Ok(all),
             false => Err(fields.error("its earlier epochs are out of order")),
         }
+    }
+}
+
+impl OriginState {
+    fn to_bytes(self) -> [u8; 36] {
+        let mut bytes = [0; 36];
+        let mut at = &mut bytes[..];
+        at.put_u32_le(self.epoch);
+        at.put_u64_le(self.end);
+        at.put_u64_le(self.first);
+        at.put_u32_le(self.count);
+        at.put_u32_le(self.payload_crc);
+        at.put_u64_le(self.offset);
+        bytes
+    }
+
+    fn decode(fields: &Fields<'_>, content: &[u8]) -> Result<Self, FrameError> {
+        let bytes = fields.exactly::<36>(content)?;
+        let mut reader = Reader(&bytes);
+        let mut state = || {
+            Some(Self {
+                epoch: reader.u32()?,
+                end: reader.u64()?,
+                first: reader.u64()?,
+                count: reader.u32()?,
+                payload_crc: reader.u32()?,
+                offset: reader.u64()?,
+            })
+        };
+        state().ok_or_else(|| fields.error("a tagged field has the wrong length")) // 36 bytes are enough for all
     }
 }
 

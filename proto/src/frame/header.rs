@@ -4,8 +4,8 @@ use crate::{
     checksum::crc32c,
     error::{ErrorCode, ErrorInfo},
     limits::{
-        APPEND_HEADER_BYTES, BODY_CRC_BYTES, FRAME_HEADER_BYTES, MAX_APPEND_BYTES, MAX_CONTROL_BODY_BYTES,
-        MAX_PAYLOAD_OVERHEAD_BYTES, RECORDS_FIXED_BYTES,
+        APPEND_HEADER_BYTES, BODY_CRC_BYTES, FORWARD_HEADER_BYTES, FRAME_HEADER_BYTES, MAX_APPEND_BYTES,
+        MAX_CONTROL_BODY_BYTES, MAX_PAYLOAD_OVERHEAD_BYTES, RECORDS_FIXED_BYTES,
     },
     wire::Reader,
 };
@@ -35,6 +35,8 @@ macro_rules! all_frames {
             Bye = 0x07,
             /// Asks for a ring of shared memory.
             Ring = 0x08 (RingWanted),
+            /// An append of another log.
+            Forward = 0x09 (Forward),
             /// Sets a named cursor, or removes it.
             CommitCursor = 0x0A (CommitCursor),
             /// Asks where a named cursor is.
@@ -81,7 +83,7 @@ macro_rules! types {
 
         impl FrameType {
             /// All types.
-            pub const ALL: [Self; 23] = [$(Self::$name,)+];
+            pub const ALL: [Self; 24] = [$(Self::$name,)+];
         }
     };
 }
@@ -110,7 +112,12 @@ impl FrameType {
         let max_payload = max_append_bytes.min(MAX_APPEND_BYTES) as usize;
         match self {
             Self::Append => (APPEND_HEADER_BYTES, APPEND_HEADER_BYTES + max_payload),
-            Self::Records => (RECORDS_FIXED_BYTES + BODY_CRC_BYTES, MAX_PAYLOAD_OVERHEAD_BYTES + max_payload),
+            Self::Records => {
+                (RECORDS_FIXED_BYTES + BODY_CRC_BYTES, MAX_PAYLOAD_OVERHEAD_BYTES - FORWARD_HEADER_BYTES + max_payload)
+            }
+            Self::Forward => {
+                (FORWARD_HEADER_BYTES + RECORDS_FIXED_BYTES + BODY_CRC_BYTES, MAX_PAYLOAD_OVERHEAD_BYTES + max_payload)
+            }
             _ => (BODY_CRC_BYTES, MAX_CONTROL_BODY_BYTES as usize),
         }
     }
@@ -167,7 +174,7 @@ impl FrameError {
     pub fn info(&self) -> ErrorInfo {
         let code = match self {
             Self::HeaderChecksum | Self::BodyChecksum(_) => ErrorCode::BadChecksum,
-            Self::TooLarge { kind: FrameType::Append, .. } => ErrorCode::AppendTooLarge,
+            Self::TooLarge { kind: FrameType::Append | FrameType::Forward, .. } => ErrorCode::AppendTooLarge,
             Self::TooLarge { .. } => ErrorCode::FrameTooLarge,
             _ => ErrorCode::MalformedFrame,
         };

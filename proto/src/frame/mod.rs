@@ -13,7 +13,7 @@
 //! | 12 | 4 | CRC-32C of the 12 bytes before |
 //!
 //! Bodies come in two kinds. A *control body* is fixed fields, then tagged fields (`u8 tag`, LEB128 length, content;
-//! ascending; tags that are not known are skipped), then the CRC-32C of all of that. APPEND and RECORDS are a fixed
+//! ascending; tags that are not known are skipped), then the CRC-32C of all of that. APPEND, RECORDS and FORWARD are a fixed
 //! part with its own CRC-32C, then a payload whose CRC-32C is in the fixed part: the client's own, which also lies on
 //! the disk.
 //!
@@ -27,8 +27,11 @@ mod control;
 mod cursor;
 mod decoder;
 mod error_body;
+mod forward;
 mod handshake;
 mod header;
+mod hop;
+mod origin;
 mod peer_meta;
 mod raw;
 mod read;
@@ -42,8 +45,11 @@ pub use bare::{encode_bye, encode_cancel_read, encode_ping, encode_pong};
 pub use cursor::{CommitCursor, CursorState, GetCursor, NamedCursor};
 pub use decoder::{Frame, FrameDecoder};
 pub use error_body::ErrorFrame;
-pub use handshake::{EpochStart, Hello, Intent, LastStored, Welcome};
+pub use forward::{Forward, ForwardHead, ForwardView, SkipReason, encode_forward, forward_prefix};
+pub use handshake::{EpochStart, Forwarding, Hello, Intent, LastStored, OriginState, Welcome};
 pub use header::{FrameError, FrameHeader, FrameType, KnownHeader, MAGIC};
+pub use hop::{ForwardFault, forwarded_peer_meta};
+pub use origin::{FirstOrigin, Origin, Path, StreamName};
 pub use peer_meta::{PeerMeta, Transport, numbers};
 pub use raw::{RawFrame, peek, peek_known};
 pub use read::{CaughtUp, Flush, Gap, GapReason, Progress, Read, ReadEnd, ReadEndReason, ReadFrom};

@@ -2,11 +2,12 @@
 //!
 //! Fields back to back, tags ascending. Up to tag 31: `u8 tag, LEB128 number`: 1 transport, 2 process id, 3 start of the
 //! process (clock ticks since boot; with the process id it names one process for ever), 4 user id, 5 group id. From tag
-//! 32 on: `u8 tag, LEB128 length, bytes`: 32 address of a network peer, 33 name in its certificate (UTF-8). Unknown tags are
-//! preserved.
+//! 32 on: `u8 tag, LEB128 length, bytes`: 32 address of a network peer, 33 name in its certificate (UTF-8), 64 and 65 where a
+//! forwarded append came from ([`Path`], [`FirstOrigin`]). Unknown tags are preserved.
 //!
 //! Protocol version 1 has the numbers alone: its peers get the part before tag 32 ([`numbers`]).
 
+use super::origin::{BYTES, FirstOrigin, ORIGIN, PATH, Path};
 use crate::{
     fault::Fault,
     limits::{MAX_OWN_PEER_META_BYTES, MAX_PEER_META_BYTES},
@@ -22,8 +23,6 @@ const PID_START: u8 = 3;
 const UID: u8 = 4;
 const GID: u8 = 5;
 const UNKNOWN: u8 = 6;
-/// The first tag whose field is bytes.
-const BYTES: u8 = 32;
 const ADDRESS: u8 = 32;
 const IDENTITY: u8 = 33;
 
@@ -138,6 +137,10 @@ pub struct PeerMeta {
     pub address: Option<SocketAddr>,
     /// Name in the certificate of a network peer: its URI, else its DNS name.
     pub identity: Option<String>,
+    /// Logs that a forwarded append came through.
+    pub path: Option<Path>,
+    /// The forwarded append in the first of them.
+    pub origin: Option<FirstOrigin>,
     /// Numbers that this version does not know, tags ascending from 6 to 31.
     pub unknown: Vec<(u8, u64)>,
     /// Bytes that this version does not know, tags ascending from 34.
@@ -192,8 +195,13 @@ impl PeerMeta {
         let address = self.address.map(address_bytes);
         let address = address.as_ref().map(|(bytes, len)| (ADDRESS, bytes.get(..*len).unwrap_or_default()));
         let identity = self.identity.as_ref().map(|identity| (IDENTITY, identity.as_bytes()));
-        let unknown = self.unknown_bytes.iter().map(|(tag, bytes)| (*tag, bytes.as_slice()));
-        for (tag, bytes) in address.into_iter().chain(identity).chain(unknown) {
+        let (path, origin) = (self.path.as_ref().map(Path::to_bytes), self.origin.as_ref().map(FirstOrigin::to_bytes));
+        let path = path.as_ref().map(|path| (PATH, path.as_slice()));
+        let origin = origin.as_ref().map(|origin| (ORIGIN, origin.as_slice()));
+        let (below, above): (Vec<_>, Vec<_>) =
+            self.unknown_bytes.iter().map(|(tag, bytes)| (*tag, bytes.as_slice())).partition(|(tag, _)| *tag <= PATH);
+        let known = address.into_iter().chain(identity);
+        for (tag, bytes) in known.chain(below).chain(path).chain(origin).chain(above) {
             add(buf, tag, tag >= BYTES, &|buf| {
                 put_varint(buf, bytes.len() as u64);
                 buf.put_slice(bytes);
@@ -236,10 +244,18 @@ impl PeerMeta {
                     let len = reader.varint(PART)?;
                     let bytes = usize::try_from(len).ok().and_then(|len| reader.take(len));
                     let bytes = bytes.ok_or(Fault::Truncated(PART))?;
-                    match (tag, address(bytes), std::str::from_utf8(bytes)) {
-                        (ADDRESS, Some(address), _) => peer_meta.address = Some(address),
-                        (IDENTITY, _, Ok(identity)) => peer_meta.identity = Some(identity.to_owned()),
-                        _ => peer_meta.unknown_bytes.push((tag, bytes.to_vec())),
+                    let is_known = match tag {
+                        ADDRESS => address(bytes).map(|address| peer_meta.address = Some(address)),
+                        IDENTITY => {
+                            let identity = std::str::from_utf8(bytes).ok();
+                            identity.map(|identity| peer_meta.identity = Some(identity.to_owned()))
+                        }
+                        PATH => Path::from_bytes(bytes).map(|path| peer_meta.path = Some(path)),
+                        ORIGIN => FirstOrigin::from_bytes(bytes).map(|origin| peer_meta.origin = Some(origin)),
+                        _ => None,
+                    };
+                    if is_known.is_none() {
+                        peer_meta.unknown_bytes.push((tag, bytes.to_vec()));
                     }
                 }
             }

@@ -3,8 +3,11 @@
 use super::generated::v1;
 use crate::{
     error::{ErrorCode, ErrorInfo},
-    frame::{Accepted, EpochStart, GapReason, LastStored, PeerMeta, Refused, Transport, Watermark},
-    ids::{Cursor, LogId},
+    frame::{
+        Accepted, EpochStart, FirstOrigin, GapReason, LastStored, Path, PeerMeta, Refused, StreamName, Transport,
+        Watermark,
+    },
+    ids::{Cursor, LogId, ProducerId},
     level::{AckLevel, DurabilityPolicy},
 };
 use bytes::Bytes;
@@ -178,7 +181,46 @@ impl From<&PeerMeta> for v1::PeerMeta {
             gid: peer_meta.gid,
             address: peer_meta.address.map(|address| address.to_string()),
             identity: peer_meta.identity.clone(),
+            forwarded: peer_meta.path.as_ref().zip(peer_meta.origin.as_ref()).map(Into::into),
         }
+    }
+}
+
+impl From<(&Path, &FirstOrigin)> for v1::ForwardedFrom {
+    fn from((path, origin): (&Path, &FirstOrigin)) -> Self {
+        Self {
+            path: path.logs.iter().map(|id| Bytes::copy_from_slice(id.as_bytes())).collect(),
+            stream: path.stream.as_str().to_owned(),
+            log_id: Bytes::copy_from_slice(origin.log_id.as_bytes()),
+            epoch: origin.epoch,
+            first_offset: origin.first_offset,
+            append_time: origin.append_time,
+            producer_id: Bytes::copy_from_slice(origin.producer_id.as_bytes()),
+            producer_epoch: origin.producer_epoch,
+            first_seq: origin.first_seq,
+            peer_meta: Bytes::copy_from_slice(&origin.peer_meta),
+        }
+    }
+}
+
+impl v1::ForwardedFrom {
+    /// The way and the first origin; nothing where they are none.
+    #[must_use]
+    pub fn parts(&self) -> Option<(Path, FirstOrigin)> {
+        let id = |bytes: &Bytes| <[u8; 16]>::try_from(&bytes[..]).ok();
+        let logs: Option<Vec<LogId>> = self.path.iter().map(|log| id(log).map(LogId::from_bytes)).collect();
+        let path = Path { logs: logs?, stream: StreamName::new(&self.stream)? };
+        let origin = FirstOrigin {
+            log_id: LogId::from_bytes(id(&self.log_id)?),
+            epoch: self.epoch,
+            first_offset: self.first_offset,
+            append_time: self.append_time,
+            producer_id: ProducerId::from_bytes(id(&self.producer_id)?),
+            producer_epoch: self.producer_epoch,
+            first_seq: self.first_seq,
+            peer_meta: self.peer_meta.to_vec(),
+        };
+        Some((path, origin))
     }
 }
 

@@ -4,7 +4,7 @@
 use super::generated::v1;
 use crate::{
     error::{ErrorCode, ErrorInfo},
-    frame::{Hello, Intent, LastStored, Welcome},
+    frame::{Forwarding, Hello, Intent, LastStored, Welcome},
     ids::{LogId, ProducerId},
     limits::{MAX_CLIENT_NAME_BYTES, MAX_SECRET_BYTES, MAX_WINDOW},
 };
@@ -52,6 +52,7 @@ impl TryFrom<v1::Hello> for Hello {
             intent: Intent { append: true, read: false },
             name: hello.name,
             secret: hello.secret.to_vec(),
+            forward: None,
         })
     }
 }
@@ -115,6 +116,7 @@ impl TryFrom<v1::Welcome> for Welcome {
             written,
             durable,
             earlier: welcome.earlier_epochs.into_iter().map(Into::into).collect(),
+            forwarding: Forwarding::No,
         })
     }
 }

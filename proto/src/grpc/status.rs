@@ -36,12 +36,16 @@ fn grpc_code(code: ErrorCode) -> Code {
         ErrorCode::UnsupportedVersion
         | ErrorCode::LevelUnreachable
         | ErrorCode::RingUnavailable
-        | ErrorCode::FilterUnsupported => Code::FailedPrecondition,
+        | ErrorCode::FilterUnsupported
+        | ErrorCode::HistoryParted
+        | ErrorCode::OriginUnknown
+        | ErrorCode::ForwardLoop => Code::FailedPrecondition,
         ErrorCode::SequenceGap | ErrorCode::SequenceOverlap | ErrorCode::SequenceTooOld => Code::OutOfRange,
         ErrorCode::ProducerFenced => Code::Aborted,
         ErrorCode::ProducerNotYours | ErrorCode::PermissionDenied | ErrorCode::CursorNotYours => Code::PermissionDenied,
         ErrorCode::TooManyProducers
         | ErrorCode::TooManyCursors
+        | ErrorCode::TooManyOrigins
         | ErrorCode::WindowExceeded
         | ErrorCode::Busy
         | ErrorCode::NoSpace

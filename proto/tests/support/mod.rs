@@ -1,7 +1,7 @@
 //! What the tests share: arbitrary values, and one example of everything.
 #![allow(dead_code, reason = "each test uses a part")]
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use clad_proto::frame::*;
 use clad_proto::*;
 use proptest::{collection::vec, option, prelude::*};
@@ -182,6 +182,7 @@ pub(crate) fn full_payload() -> Payload {
 }
 
 pub(crate) const LOG: LogId = LogId::from_bytes([0xA1; 16]);
+pub(crate) const OTHER_LOG: LogId = LogId::from_bytes([0xC3; 16]);
 pub(crate) const PRODUCER: ProducerId = ProducerId::from_bytes([0xB2; 16]);
 
 pub(crate) fn cursor() -> Cursor {
@@ -216,6 +217,7 @@ pub(crate) fn welcome() -> Welcome {
         written: 999,
         durable: 990,
         earlier: vec![EpochStart { epoch: 1, first_offset: 0 }, EpochStart { epoch: 2, first_offset: 700 }],
+        forwarding: Forwarding::No,
     }
 }
 
@@ -229,6 +231,7 @@ pub(crate) fn frames() -> Vec<(&'static str, Frame)> {
         intent: Intent { append: true, read: false },
         name: "demo".into(),
         secret: vec![],
+        forward: None,
     };
     let append = |payload: &Payload, gap| {
         let head = AppendHead {
@@ -288,8 +291,54 @@ pub(crate) fn frames() -> Vec<(&'static str, Frame)> {
     let watermark =
         Watermark { request_id: 0, epoch: 3, epoch_first_offset: 900, level: AckLevel::Durable, offset: 1002 };
     let refused = ErrorInfo { expected_sequence: Some(42), ..ErrorInfo::new(ErrorCode::SequenceGap, "expected 42") };
+    let origin = Origin { log_id: OTHER_LOG, stream: StreamName::new("main").expect("a name") };
+    let state = OriginState { epoch: 5, end: 77, first: 75, count: 2, payload_crc: plain.checksum(), offset: 998 };
+    let mut forwarded = BytesMut::new();
+    records.encode(&mut forwarded);
+    let forward = Forward {
+        head: ForwardHead { previous: 990, level: AckLevel::Durable, begins: true, skip: Some(SkipReason::Retention) },
+        records: forwarded.freeze().split_off(limits::FRAME_HEADER_BYTES),
+    };
     vec![
         ("hello", Frame::Hello(hello.clone())),
+        (
+            "hello_forward",
+            Frame::Hello(Hello {
+                max_version: 2,
+                intent: Intent::default(),
+                name: String::new(),
+                forward: Some(origin),
+                ..hello.clone()
+            }),
+        ),
+        (
+            "welcome_forward",
+            Frame::Welcome(Welcome {
+                version: 2,
+                producer_id: ProducerId::ZERO,
+                producer_epoch: 0,
+                secret: vec![],
+                last: None,
+                earlier: vec![],
+                forwarding: Forwarding::Known(state),
+                ..welcome()
+            }),
+        ),
+        (
+            "welcome_forward_new",
+            Frame::Welcome(Welcome {
+                version: 2,
+                producer_id: ProducerId::ZERO,
+                producer_epoch: 0,
+                secret: vec![],
+                last: None,
+                earlier: vec![],
+                may_read: false,
+                forwarding: Forwarding::Unknown,
+                ..welcome()
+            }),
+        ),
+        ("forward", Frame::Forward(forward)),
         (
             "hello_again",
             Frame::Hello(Hello {

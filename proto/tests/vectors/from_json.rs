@@ -275,6 +275,7 @@ fn welcome(object: &mut Object) -> Welcome {
         secret: object.bytes("secret"),
         last: object.take("last").as_ref().map(last),
         earlier: object.list("earlier", start),
+        forwarding: Forwarding::No,
     }
 }
 
@@ -357,6 +358,7 @@ pub(crate) fn frame(kind: &str, fields: &Value, payload: impl Fn(&str) -> Payloa
                 intent: Intent { append: intent & 1 != 0, read: intent & 2 != 0 },
                 name: object.text("name"),
                 secret: object.bytes("secret"),
+                forward: None,
             })
         }
         "APPEND" => {

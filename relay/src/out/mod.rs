@@ -8,6 +8,7 @@
 //!   a gap of the log is a record of its own.
 //! - Memory does not grow with an outage: one request is under way, and the log keeps the rest.
 
+pub(crate) mod clad;
 mod otlp;
 mod source;
 

@@ -36,14 +36,47 @@ impl Source {
     /// # Errors
     /// The daemon refuses the relay, or its cursor is of another history.
     pub(super) async fn open(from: &FromClad, name: &str, note: String) -> Result<Self> {
-        let address = from.address()?;
-        let (cursors, found) = connected(&address, name).await?;
+        let (cursors, found) = connected(&from.address()?, name).await?;
         let place = found.map(|named| named.place);
         let start = match (place, from.start) {
             (Some(place), _) => Start::Cursor(place),
             (None, config::Start::Beginning) => Start::Offset(0),
             (None, config::Start::Now) => Start::Tail(0),
         };
+        let mut source = Self::at(from, cursors, name, start, place, note).await?;
+        // From the first moment on: what comes now must not go before it is read.
+        if let (None, config::Start::Now, Some(log)) = (place, from.start, source.reader.log()) {
+            let offset = if log.highest_ack == AckLevel::Durable { log.durable } else { log.written };
+            source.done = Some(Cursor { log_id: log.log_id, epoch: log.epoch, offset });
+            source.commit().await?;
+        }
+        Ok(source)
+    }
+
+    /// Opens it at a place, and sets the cursor to where the destination has all, at once.
+    pub(super) async fn begin_at(
+        from: &FromClad,
+        cursors: Cursors,
+        name: &str,
+        start: Start,
+        done: Option<Cursor>,
+        note: String,
+    ) -> Result<Self> {
+        let mut source = Self::at(from, cursors, name, start, None, note).await?;
+        source.done = done;
+        source.commit().await?;
+        Ok(source)
+    }
+
+    async fn at(
+        from: &FromClad,
+        cursors: Cursors,
+        name: &str,
+        start: Start,
+        place: Option<Cursor>,
+        note: String,
+    ) -> Result<Self> {
+        let address = from.address()?;
         let reader = Reader::builder(address.clone()).name(format!("clad-relay {name}")).from(start).follow(true);
         let reader = reader.level(level(&address).await?).reconnect_timeout(RECONNECT_TIMEOUT);
         let reader = match filter(from) {
@@ -52,15 +85,7 @@ impl Source {
         };
         let reader = reader.open().await.map_err(|error| parted(error, name))?;
         let (name, commit_at) = (name.to_owned(), Instant::now() + COMMIT_INTERVAL);
-        let mut source =
-            Self { reader, cursors, name, hold: from.hold, note, done: place, committed: place, commit_at };
-        // From the first moment on: what comes now must not go before it is read.
-        if let (None, config::Start::Now, Some(log)) = (place, from.start, source.reader.log()) {
-            let offset = if log.highest_ack == AckLevel::Durable { log.durable } else { log.written };
-            source.done = Some(Cursor { log_id: log.log_id, epoch: log.epoch, offset });
-            source.commit().await?;
-        }
-        Ok(source)
+        Ok(Self { reader, cursors, name, hold: from.hold, note, done: place, committed: place, commit_at })
     }
 
     /// The log's id, once it is known.
@@ -93,6 +118,11 @@ impl Source {
         self.done = Some(place);
     }
 
+    /// When the cursor is to be committed; nothing while it has not moved.
+    pub(super) fn commit_due(&self) -> Option<Instant> {
+        (self.done != self.committed).then_some(self.commit_at)
+    }
+
     /// Commits the cursor, if it has moved and it is time.
     pub(super) async fn commit_in_time(&mut self) -> Result<()> {
         if Instant::now() < self.commit_at {
@@ -116,7 +146,7 @@ impl Source {
 }
 
 /// What is at the cursor is not what was read there: only a person goes on.
-fn parted(error: ReadError, name: &str) -> anyhow::Error {
+pub(super) fn parted(error: ReadError, name: &str) -> anyhow::Error {
     let text = match &error {
         ReadError::CursorAbandoned { cursor, parting } => format!(
             "the log has lost records that this relay has brought over: it stands at {cursor}, and the log parts from that at {}. \
@@ -130,6 +160,38 @@ fn parted(error: ReadError, name: &str) -> anyhow::Error {
         _ => format!("the cursor {name} or the log cannot be read"),
     };
     anyhow::Error::from(error).context(text)
+}
+
+/// The cursor of a relay, before its log is read.
+pub(super) struct Cursored {
+    pub(super) cursors: Cursors,
+    pub(super) cursor: Option<clad_client::NamedCursor>,
+    pub(super) log_id: LogId,
+    pub(super) epoch: u32,
+    /// End of what outlasts everything.
+    pub(super) end: u64,
+    /// The lowest offset that is there.
+    pub(super) lowest: u64,
+}
+
+impl Cursored {
+    /// Waits for a daemon.
+    pub(super) async fn connect(address: &Address, name: &str) -> Result<Self> {
+        let (cursors, cursor) = connected(address, name).await?;
+        let mut reader = Reader::builder(address.clone()).limit(1).open().await?;
+        let log = reader.log().context("no word of the log")?.clone();
+        let lowest = match reader.next().await? {
+            Some(Event::Gap(gap)) => gap.to,
+            _ => 0,
+        };
+        let end = if log.highest_ack == AckLevel::Durable { log.durable } else { log.written };
+        Ok(Self { cursors, cursor, log_id: log.log_id, epoch: log.epoch, end, lowest })
+    }
+
+    /// The cursor's note.
+    pub(super) fn note(&self) -> Option<&str> {
+        self.cursor.as_ref().and_then(|named| std::str::from_utf8(&named.note).ok())
+    }
 }
 
 fn filter(from: &FromClad) -> Option<Filter> {

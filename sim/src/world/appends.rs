@@ -163,6 +163,7 @@ impl World {
             producer_epoch: first.append.producer_epoch,
             peer_meta: b"sim",
             resend: None,
+            forward: None,
         };
         let items: Vec<Item<'_>> = burst.iter().map(item).collect();
         let answers = stepper.append_burst(&from, &items, None);

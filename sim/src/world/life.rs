@@ -87,6 +87,11 @@ impl World {
         {
             return self.send_without_sequence();
         }
+        if let Some(forwards) = &mut self.forwards
+            && forwards.takes_its_turn()
+        {
+            return self.forward_something();
+        }
         match self.rng.below(100) {
             0..=2 => self.append_burst()?,
             3..=27 => self.append_something()?,

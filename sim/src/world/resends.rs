@@ -133,6 +133,7 @@ impl World {
             producer_epoch: a.producer_epoch,
             peer_meta: &peer_meta,
             resend: key,
+            forward: None,
         };
         match stepper.append_burst(&from, &[item(sent)], None).pop() {
             Some(answer) => self.judge_resend(sent, answer, accepting),

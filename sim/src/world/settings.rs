@@ -34,6 +34,8 @@ pub struct Settings {
     pub turnover: bool,
     /// Senders without a sequence, in most histories (`resends.rs`).
     pub resends: bool,
+    /// Forwarders of other logs, in most histories without bit rot (`forwards.rs`).
+    pub forwards: bool,
     /// The files are looked at without the journal at the end of one life in so many (default 16). A history stays the
     /// same.
     pub look_every: Option<u64>,

@@ -277,6 +277,7 @@ impl World {
         let missing_ranges: Vec<_> = report.damage.iter().map(|d| (d.from, d.to)).chain(missing_ranges).collect();
         self.model.opened(watermarks, log_id, cut, &missing_ranges)?;
         self.producers_after_start()?;
+        self.origins_after_start()?;
         self.shaken = false;
         self.stats.lives += 1;
         self.eat(&[

@@ -16,6 +16,7 @@ use clad_journal::clock::Clock;
 use clad_journal::{AppendError, JournalConfig, Level, Policy, ProducerState};
 
 use super::client::{Client, Sent};
+use super::forwards::Forwards;
 use super::model::{Check, Violation, ensure};
 use super::resends::DAEMON;
 use super::{Settings, World};
@@ -109,6 +110,7 @@ impl World {
         self.clients.iter_mut().for_each(Client::disconnected);
         self.guests().for_each(Client::disconnected);
         self.resends.iter_mut().flat_map(|resends| resends.senders()).for_each(Client::disconnected);
+        self.forwards.iter_mut().for_each(Forwards::disconnected);
     }
 
     /// Checks the report on a producer against its stored appends.

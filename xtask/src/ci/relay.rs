@@ -21,7 +21,7 @@ const ENTRIES_PER_KILL: u64 = 500;
 const PACKAGES: [&str; 5] =
     ["systemd-journal-remote", "libmicrohttpd12", "libcurl4", "libcurl3-gnutls", "libsystemd-shared"];
 
-const CASES: [(&str, &str, &str); 23] = [
+const CASES: [(&str, &str, &str); 28] = [
     ("relay", "lines become records", "files::lines_are_records_with_the_bytes_that_they_have"),
     ("relay", "records of several lines", "files::a_record_of_several_lines_is_one"),
     ("relay", "files from now on", "files::a_relay_that_begins_now_leaves_what_is_old_and_nothing_behind_it"),
@@ -40,6 +40,11 @@ const CASES: [(&str, &str, &str); 23] = [
         "tls::lines_come_within_tls_once_over_kills_and_a_renewed_certificate",
     ),
     ("relay", "to an OTLP endpoint over kills", "out::every_record_comes_to_an_endpoint_over_kills_and_lost_answers"),
+    ("relay", "to another clad over kills", "forward::every_append_comes_to_the_far_log_once_over_kills_of_all"),
+    ("relay", "a far log that is another one", "forward::a_far_log_that_is_another_stops_it_until_a_person_says_so"),
+    ("relay", "a log that was restored", "forward::a_log_that_was_restored_stops_it_with_the_numbers_of_both"),
+    ("relay", "what is gone or too large", "forward::what_is_gone_or_too_large_is_left_out_and_the_rest_comes"),
+    ("relay", "a circle", "forward::a_circle_is_refused"),
     ("relay", "an endpoint that refuses", "out::what_an_endpoint_does_not_take_is_split_kept_or_noted"),
     ("relay", "an endpoint that is away", "out::an_outage_is_held_and_without_a_hold_the_gap_is_said"),
     ("relay", "a log that was cut back", "out::a_log_that_was_cut_back_stops_it_with_both_places"),

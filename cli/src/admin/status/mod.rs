@@ -84,6 +84,7 @@ pub(super) fn json(status: &v1::StatusResponse) -> Value {
         "oldest_segment_time": times::rfc3339_if_any(status.oldest_segment_time),
     });
     object["owners"] = status.owners.iter().map(owner_json).collect();
+    object["origins"] = status.origins.iter().map(super::origins::object).collect();
     object["degraded"] = json!(sorted(&status.degraded));
     object["attention"] = json!(within_status(status, sample.as_ref()));
     object["shares"] = status.shares.iter().map(share_json).collect();

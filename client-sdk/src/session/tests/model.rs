@@ -10,7 +10,7 @@ use crate::session::Out;
 use bytes::Bytes;
 use clad_proto::{
     AckLevel, DurabilityPolicy, ErrorCode, ErrorInfo, LogId, ProducerId,
-    frame::{Accepted, AppendHead, EpochStart, LastStored, Refused, Watermark, Welcome},
+    frame::{Accepted, AppendHead, EpochStart, Forwarding, LastStored, Refused, Watermark, Welcome},
 };
 use std::collections::VecDeque;
 
@@ -240,6 +240,7 @@ impl Daemon {
             written: log.written,
             durable: log.durable,
             earlier: log.earlier.clone(),
+            forwarding: Forwarding::No,
         }
     }
 

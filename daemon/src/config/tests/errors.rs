@@ -81,9 +81,14 @@ fn a_rule_that_is_none_is_refused_whole() {
         ("who = [\"*\", 5]\nmay = []\n", "`who`: expected a text, or an array of texts"),
         (
             "who = \"*\"\nmay = [\"apend\"]\n",
-            "`may`: expected one of append, read, hold, admin, found \"apend\"; nearest: \"append\"",
+            "`may`: expected one of append, read, hold, admin, forward, found \"apend\"; nearest: \"append\"",
         ),
-        ("who = \"*\"\nmay = \"forward\"\n", "`may`: expected one of append, read, hold, admin, found \"forward\""),
+        (
+            "who = \"*\"\nmay = \"write\"\n",
+            "`may`: expected one of append, read, hold, admin, forward, found \"write\"",
+        ),
+        ("who = \"*\"\nmay = \"forward\"\nlogs = \"main\"\n", "`logs`: expected the id of a log, 32 hex digits"),
+        ("who = \"*\"\nmay = \"append\"\nlogs = []\n", "`logs` is for forwarding, and `may` has no \"forward\""),
         ("who = \"*\"\nmay = []\nmax_levle = \"written\"\n", "unknown key `max_levle`; nearest valid key: `max_level`"),
         ("who = \"*\"\nmay = \"append\"\nmax_level = \"high\"\n", "`max_level`: expected one of highest, none"),
         ("who = \"*\"\nmay = \"append\"\nmax_bytes_per_second = \"fast\"\n", "`max_bytes_per_second`: expected a size"),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use clad_journal::{Accepted, AppendError, DeferredWrite, Watermarks};
-use clad_proto::frame::{self, AppendHead, AppendView, Flush, Hello, Refused, RingWanted, Welcome};
+use clad_proto::frame::{self, AppendHead, AppendView, Flush, ForwardView, Hello, Refused, RingWanted, Welcome};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo, KnownGroup, payload_checksum};
 
 use super::append_room::AppendRoom;
@@ -17,6 +17,7 @@ use super::ring::RingControl;
 use super::service::Service;
 use crate::ingest::AppendQuota;
 use crate::ingest::admission::{Admission, Admitted, Arrival, Producer, bad_checksum, count_refusal, refusal};
+use crate::ingest::forwards::{Forwarder, append_in};
 use crate::ingest::peer::{Peer, Shown};
 use crate::ingest::rings::Asker;
 use crate::ingest::session::{Answer, Session};
@@ -40,6 +41,8 @@ pub(super) struct Appends {
     admission: Arc<Admission>,
     pub(super) peer: Arc<Peer>,
     pub(super) producer: Option<Producer>,
+    /// The stream of another log that it forwards; then it has no producer.
+    forwarder: Option<Forwarder>,
     pub(super) session: Session,
     pub(super) room: AppendRoom,
     pub(super) ring: RingControl,
@@ -58,6 +61,7 @@ impl Appends {
         let admission = service.admission.clone();
         Self {
             producer: None,
+            forwarder: None,
             session: Session::begin(&admission.journal.watermarks()),
             room: AppendRoom::new(AppendQuota::of(&peer, &admission.budget)),
             ring: RingControl::new(service.rings.clone()),
@@ -76,8 +80,18 @@ impl Appends {
         self.peer = Arc::new(peer);
         self.room = AppendRoom::new(AppendQuota::of(&self.peer, &self.admission.budget));
         self.ring.meet(hello, &self.peer).await?;
-        let (welcome, producer) = self.admission.meet(hello, &self.peer).await?;
-        self.producer = producer;
+        let forwarder = match &hello.forward {
+            Some(origin) => Some(Forwarder::of(&self.admission.journal, hello, origin, &self.peer)?),
+            None => None,
+        };
+        // Before the watermarks of WELCOME are taken: they cover what it says.
+        let forwarding = match &forwarder {
+            Some(forwarder) => Some(forwarder.state(&self.admission.journal).await?),
+            None => None,
+        };
+        let (mut welcome, producer) = self.admission.meet(hello, &self.peer).await?;
+        welcome.forwarding = forwarding.unwrap_or_default();
+        (self.producer, self.forwarder) = (producer, forwarder);
         Ok(welcome)
     }
 
@@ -143,7 +157,7 @@ impl Appends {
     fn one_by_one(&mut self, burst: &mut Burst<'_>, output: &mut Output) -> Result<(), usize> {
         for ((at, head), item) in burst.heads.iter().zip(&burst.items) {
             let view = AppendView { head: *head, payload: item.payload };
-            if self.append_alone(&view, output, &mut burst.deferred) == Flow::NeedPermit {
+            if self.append_alone(&view, None, output, &mut burst.deferred) == Flow::NeedPermit {
                 return Err(*at);
             }
         }
@@ -164,7 +178,22 @@ impl Appends {
             refused(&view.head, error, output);
             return Ok(Flow::NeedBytes);
         }
-        Ok(self.append_alone(&view, output, deferred))
+        Ok(self.append_alone(&view, None, output, deferred))
+    }
+
+    /// Takes or refuses an append of another log. An error ends the connection.
+    pub(super) fn forward(
+        &mut self,
+        body: &[u8],
+        output: &mut Output,
+        deferred: &mut Option<DeferredWrite>,
+    ) -> Result<Flow, ErrorInfo> {
+        let view = ForwardView::parse(body).map_err(|e| e.info())?;
+        if self.forwarder.is_none() {
+            let text = "HELLO did not say that this connection forwards";
+            return Err(ErrorInfo::new(ErrorCode::MalformedFrame, text));
+        }
+        Ok(self.append_alone(&append_in(&view), Some(&view), output, deferred))
     }
 
     fn appending(&self) -> Result<&Producer, ErrorInfo> {
@@ -172,10 +201,12 @@ impl Appends {
         self.producer.as_ref().ok_or_else(|| ErrorInfo::new(ErrorCode::MalformedFrame, text))
     }
 
-    /// Takes or refuses one append, for which there was no room in a burst or which did not join one.
+    /// Takes or refuses one append, for which there was no room in a burst or which did not join one. `forward`: it is of
+    /// another log.
     fn append_alone(
         &mut self,
         view: &AppendView<'_>,
+        forward: Option<&ForwardView<'_>>,
         output: &mut Output,
         deferred: &mut Option<DeferredWrite>,
     ) -> Flow {
@@ -184,7 +215,7 @@ impl Appends {
             return Flow::NeedPermit;
         };
         let since = admitted.as_ref().map_or_else(|_| Instant::now(), |admitted| admitted.at.since);
-        match admitted.and_then(|admitted| self.take(view, admitted)) {
+        match admitted.and_then(|admitted| self.take(view, forward, admitted)) {
             Ok((accepted, deferred_write)) => {
                 add(deferred, deferred_write);
                 self.taken(&view.head, &accepted, payload, since, output);
@@ -194,7 +225,12 @@ impl Appends {
         Flow::NeedBytes
     }
 
-    fn take(&self, view: &AppendView<'_>, admitted: Admitted) -> Result<(Accepted, Option<DeferredWrite>), ErrorInfo> {
+    fn take(
+        &self,
+        view: &AppendView<'_>,
+        forward: Option<&ForwardView<'_>>,
+        admitted: Admitted,
+    ) -> Result<(Accepted, Option<DeferredWrite>), ErrorInfo> {
         let admission = &self.admission;
         if !view.checksum_holds() {
             return Err(bad_checksum());
@@ -203,7 +239,10 @@ impl Appends {
             let text = format!("more than {} appends are unanswered", admission.window);
             return Err(ErrorInfo::new(ErrorCode::WindowExceeded, text).limited_to(admission.window.into()));
         }
-        admission.take(&self.peer, self.appending()?, view, admitted)
+        match (forward, &self.forwarder) {
+            (Some(forward), Some(forwarder)) => admission.take_forwarded(&self.peer, forwarder, forward, admitted),
+            _ => admission.take(&self.peer, self.appending()?, view, admitted),
+        }
     }
 
     /// Answers an append that was taken, and notes what is still due.

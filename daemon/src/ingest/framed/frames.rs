@@ -92,6 +92,9 @@ impl Connection {
         if raw.header.kind == FrameType::Append {
             return self.appends.append(raw.body, &mut self.output, deferred);
         }
+        if raw.header.kind == FrameType::Forward {
+            return self.appends.forward(raw.body, &mut self.output, deferred);
+        }
         match raw.decode().map_err(|e: FrameError| e.info())? {
             Frame::Flush(flush) => self.appends.flush(flush, &mut self.output),
             Frame::Read(read) => {

@@ -399,6 +399,7 @@ impl Ring {
             producer_epoch: self.producer.epoch,
             peer_meta: &self.peer.meta,
             resend: None,
+            forward: None,
         }
     }
 

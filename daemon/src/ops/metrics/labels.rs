@@ -57,6 +57,8 @@ label! {
         Relp = "relp",
         /// systemd-journal-upload. Its connections are among those of gRPC.
         Journal = "journal",
+        /// Appends of other logs. Its connections are among those of the framed sockets.
+        Relay = "relay",
     }
 }
 
@@ -127,6 +129,8 @@ label! {
         Hold = "hold",
         /// The peer may not administer.
         Admin = "admin",
+        /// The peer may not forward that log's appends.
+        Forward = "forward",
         /// Records of a component that the peer may not append.
         Component = "component",
         /// A token that is none, or that came in the clear.

@@ -92,6 +92,9 @@ counting! { m:
         m.resend_forgotten.absolute(forgotten);
     }
 
+    /// Streams of other logs that are forwarded here.
+    pub fn origins(count: u64) { m.origins.set(float(count)) }
+
     /// A batch was handed to the disk.
     pub fn batch(records: u64, bytes: u64) {
         m.batch_records.observe(records, 1);

@@ -73,6 +73,7 @@ metrics_table! {
     SYSLOG_TRUNCATED = "clad_syslog_truncated_total", Counter, "", "Messages of syslog that were cut, at [ingest.syslog.NAME] max_message or at the end of a connection.";
     RESEND_WINDOW = "clad_resend_window_appends", Gauge, "", "Appends of OTLP and systemd-journal-upload that are known if they are sent again.";
     RESEND_FORGOTTEN = "clad_resend_window_forgotten_total", Counter, "", "Such appends that were forgotten before their time, for want of room.";
+    ORIGINS = "clad_origins", Gauge, "", "Origins: streams of other logs that are forwarded to this one.";
     APPEND_DURATION = "clad_append_duration_seconds", Histogram, Level::NAME, "From decoding an append to the release of its ack.";
     SYNC_DURATION = "clad_sync_duration_seconds", Histogram, "", "One sync, or one write that syncs.";
     SYNC_FAILURES = "clad_sync_failures_total", Counter, "", "Writes or syncs that failed; each latches the journal.";
@@ -219,6 +220,7 @@ meters! { totals:
     syslog_truncated: Count = totals.total(counter!(SYSLOG_TRUNCATED));
     resend_window: Gauge = gauge!(RESEND_WINDOW);
     resend_forgotten: Counter = counter!(RESEND_FORGOTTEN);
+    origins: Gauge = gauge!(ORIGINS);
     append_duration: Family<Level, Histogram> = Family::new(|_| histogram(DURATIONS));
     sync_duration: Histogram = histogram(DURATIONS);
     sync_failures: Count = totals.total(counter!(SYNC_FAILURES));

@@ -3,13 +3,14 @@
 use crate::clock::Moment;
 use crate::error::AppendError;
 use crate::format::batch;
-use crate::format::chunk::ChunkHeader;
+use crate::format::chunk::{ChunkHeader, FLAG_FORWARDED};
 use crate::format::resend::ResendKey;
 use crate::write::batch::{BurstPermits, PendingAppend, Row};
 use crate::write::producer::ProducerId;
 use crate::write::sequencer::Stands;
 use crate::write::watermarks::Level;
 
+use super::room::Room;
 use super::{Accepted, AfterRefusal, Committer, Item, Sender};
 
 impl Committer {
@@ -37,6 +38,7 @@ impl Committer {
                 let taken = match (&why, known) {
                     (Some(why), _) => Err(why.clone()),
                     (None, Some(known)) => Ok(known),
+                    (None, None) if from.forward.is_some() => self.take_forwarded(from, item, now, permits),
                     (None, None) => self.take(from, item, now, &mut row, next.take(), permits),
                 };
                 if let (Some(key), Ok(taken)) = (from.resend, &taken) {
@@ -92,7 +94,7 @@ impl Committer {
         let len = ChunkHeader::encoded_len(from.peer_meta.len(), item.payload.len());
         match row {
             Some(row) if row.follows(&header, first_offset) => {
-                self.find_room(from.owner, len)?;
+                self.find_room(from.owner, len, 0)?;
                 row.extend(&header);
             }
             _ => {
@@ -104,15 +106,49 @@ impl Committer {
                 if let Stands::Stored(first_offset) = stands {
                     return Ok(self.accepted(item.count, first_offset, true));
                 }
-                self.find_room(from.owner, len)?;
+                self.find_room(from.owner, len, 0)?;
                 if stands == Stands::First {
                     self.sequencer.evict(self.watermarks.received, now);
                 }
                 *row = Some(Row { header, first_offset });
             }
         }
+        Ok(self.give(from, &header, item, now, permits))
+    }
+
+    /// As [`Self::take`], of an append that another log forwards. It is no producer's: it follows its origin's last one.
+    fn take_forwarded(
+        &mut self,
+        from: &Sender<'_>,
+        item: &Item<'_>,
+        now: Moment,
+        permits: &mut BurstPermits,
+    ) -> Result<Accepted, AppendError> {
+        let Some(forward) = &from.forward else { return Err(AppendError::UnknownOrigin) };
+        self.lifecycle.check()?;
+        let header = ChunkHeader { flags: FLAG_FORWARDED, ..header(from, item, self.max_append_bytes)? };
+        let is_first = self.sequencer.judge_forwarded(&header, forward)?;
+        let len = ChunkHeader::encoded_len(from.peer_meta.len(), item.payload.len());
+        self.find_room(from.owner, len, is_first.into())?;
+        let accepted = self.give(from, &header, item, now, permits);
+        let settled = self.watermarks.durable;
+        self.sequencer.origins_mut().store(&header, forward, accepted.first_offset, settled);
+        Ok(accepted)
+    }
+
+    /// Gives an append its offset, and stores it in the open batch.
+    #[inline(always)]
+    fn give(
+        &mut self,
+        from: &Sender<'_>,
+        header: &ChunkHeader,
+        item: &Item<'_>,
+        now: Moment,
+        permits: &mut BurstPermits,
+    ) -> Accepted {
+        let first_offset = self.watermarks.received;
         let entering = PendingAppend {
-            header: &header,
+            header,
             peer_meta: from.peer_meta,
             payload: item.payload,
             min_time_ns: item.min_time_ns,
@@ -124,15 +160,16 @@ impl Committer {
         self.quota.held.add(from.owner, stored);
         let given = self.watermarks.give(item.count);
         assert!(given == first_offset, "offset {given} is given to the append at {first_offset}: it would be lost");
-        Ok(self.accepted(item.count, first_offset, false))
+        self.accepted(item.count, first_offset, false)
     }
 
     /// Checks that an append of so many bytes stays within its owner's quota, and has a place behind all that waits.
+    /// `new_origins`: it is the first of so many.
     #[inline]
-    fn find_room(&mut self, owner: u64, len: usize) -> Result<(), AppendError> {
+    fn find_room(&mut self, owner: u64, len: usize, new_origins: usize) -> Result<(), AppendError> {
         // The length in the file is known only after the insert, if the append begins a batch.
         self.quota.check(owner, len + batch::LEN).map_err(|limit| AppendError::OwnerQuota { limit })?;
-        let found = self.room().check(len);
+        let found = Room { new_origins, ..self.room() }.check(len);
         if found.is_err() {
             self.note_refused();
         }
@@ -379,7 +416,14 @@ mod tests {
             payload_checksum: 0,
             share: 0,
         };
-        let sender = |id| Sender { producer: [id; 16], owner: 7, producer_epoch: 1, peer_meta: &[], resend: None };
+        let sender = |id| Sender {
+            producer: [id; 16],
+            owner: 7,
+            producer_epoch: 1,
+            peer_meta: &[],
+            resend: None,
+            forward: None,
+        };
         let (a, b) = (sender(1), sender(2));
         let mut offsets = |runs: &[(&Sender<'_>, Vec<Item<'_>>)]| {
             let (mut answers, mut permits) = (Vec::new(), BurstPermits::new(None));
@@ -416,8 +460,14 @@ mod tests {
             payload_checksum: 0,
             share: 0,
         };
-        let sender =
-            |id, producer_epoch| Sender { producer: [id; 16], owner: 7, producer_epoch, peer_meta: &[], resend: None };
+        let sender = |id, producer_epoch| Sender {
+            producer: [id; 16],
+            owner: 7,
+            producer_epoch,
+            peer_meta: &[],
+            resend: None,
+            forward: None,
+        };
         let (a, b, old) = (sender(1, 2), sender(2, 1), sender(1, 1));
         let runs = [
             (&a, vec![item(0, 1), item(1, 1)]),
@@ -466,8 +516,14 @@ mod tests {
             payload_checksum: 0,
             share: 0,
         };
-        let sender =
-            |producer_epoch| Sender { producer: [1; 16], owner: 7, producer_epoch, peer_meta: &[], resend: None };
+        let sender = |producer_epoch| Sender {
+            producer: [1; 16],
+            owner: 7,
+            producer_epoch,
+            peer_meta: &[],
+            resend: None,
+            forward: None,
+        };
         let (old, new) = (sender(1), sender(2));
         let runs = [(&old, [item(0)]), (&new, [item(1)]), (&old, [item(1)])];
         let (mut answers, mut permits) = (Vec::new(), BurstPermits::new(None));

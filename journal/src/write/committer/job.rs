@@ -12,6 +12,7 @@ use crate::format::segment::SegmentHeader;
 use crate::io::{Durability, File};
 use crate::write::active::{Active, Placed};
 use crate::write::batch::Batch;
+use crate::write::origin::Forward;
 use crate::write::permits::Permit;
 use crate::write::producer::{ProducerId, ProducerTable};
 use crate::write::seal::SealedFile;
@@ -62,6 +63,11 @@ pub struct Sender<'a> {
     /// Key of the append, for a sender without a sequence that may send it again. The run is then of one append: in a
     /// longer one the key counts for nothing. The peer metadata has it too ([`ResendKey::encode`]).
     pub resend: Option<ResendKey>,
+    /// Set where another log forwards the append: then the producer is the origin, the epoch that of the source, and the
+    /// sequence a source offset. The run is of one append. The peer metadata names the origin too ([`Origin::encode`]).
+    ///
+    /// [`Origin::encode`]: crate::format::origin::Origin::encode
+    pub forward: Option<Forward>,
 }
 
 /// One append of a burst; the fields are those of [`Append`].
@@ -111,6 +117,7 @@ impl<'a> Append<'a> {
             producer_epoch: self.producer_epoch,
             peer_meta: self.peer_meta,
             resend: None,
+            forward: None,
         };
         let item = Item {
             first_sequence: self.first_sequence,

@@ -504,6 +504,7 @@ impl Committer {
             waiting: &self.writer.builder,
             producers: self.sequencer.producers(),
             owners: self.quota.held.len(),
+            new_origins: 0,
             leaves: self.lifecycle.is_rotation_requested(),
         }
     }
@@ -537,6 +538,11 @@ impl Committer {
     /// Ends a session; `true` if a thread must check later, in time to write the resulting tombstone.
     pub(crate) fn disconnect(&mut self, id: &ProducerId, forget: bool) -> bool {
         self.sequencer.disconnect(id, forget, self.watermarks.received)
+    }
+
+    /// Forgets an origin, as [`Sequencer::drop_origin`].
+    pub(crate) fn drop_origin(&mut self, owner: u64, producer: &ProducerId) -> Option<bool> {
+        self.sequencer.drop_origin(owner, producer, self.watermarks.received)
     }
 
     pub(crate) fn request_sync(&mut self) -> u64 {

@@ -12,7 +12,7 @@
 
 use crate::error::AppendError;
 use crate::format::batch;
-use crate::format::footer::{Footer, INDEX_EVERY};
+use crate::format::footer::{Footer, FooterEntries, INDEX_EVERY};
 use crate::format::segment::SegmentHeader;
 use crate::write::active::Active;
 use crate::write::batch::BatchBuilder;
@@ -88,6 +88,8 @@ pub(super) struct Room<'a> {
     pub(super) producers: &'a ProducerTable,
     /// Every owner with payload in the active segment, or waiting for it, is counted here.
     pub(super) owners: usize,
+    /// The append is the first of so many origins.
+    pub(super) new_origins: usize,
     /// The active segment is about to be sealed: nothing more goes into it.
     pub(super) leaves: bool,
 }
@@ -141,9 +143,15 @@ impl Room<'_> {
 
     fn footer_of(&self, index: u64) -> u64 {
         // A footer is a cut of this table, and the table grows by appends alone, each of which was counted here.
-        let (t, owners) = (self.producers, self.owners + 1);
-        let (producers, ranges, resends) = (t.len() + 1, t.ranges() + 1, t.resends.len_after_next());
-        Footer::max_len(index as usize, producers, ranges, owners, resends, self.segments.block as usize)
+        let t = self.producers;
+        let entries = FooterEntries {
+            producers: t.len() + 1,
+            ranges: t.ranges() + 1,
+            owners: self.owners + 1,
+            resends: t.resends.len_after_next(),
+            origins: t.origins.len() + self.new_origins,
+        };
+        Footer::max_len(index as usize, &entries, self.segments.block as usize)
     }
 }
 

@@ -22,7 +22,7 @@ use crate::write::watermarks::{Accepting, Level};
 
 const NOW: Moment = Moment { real_ns: 7, boot_ns: 9 };
 const FROM: Sender<'static> =
-    Sender { producer: [1; 16], owner: 1000, producer_epoch: 3, peer_meta: b"metadata", resend: None };
+    Sender { producer: [1; 16], owner: 1000, producer_epoch: 3, peer_meta: b"metadata", resend: None, forward: None };
 /// Permits in all; each append has a share of [`SHARE`].
 const PERMITS: usize = 100_000;
 const SHARE: usize = 10;

@@ -10,7 +10,7 @@ use clad_journal::{
 };
 use clad_proto::{
     AckLevel, DurabilityPolicy, ErrorCode, ErrorInfo, LogId, ProducerId,
-    frame::{Accepted, AppendHead, EpochStart, LastStored, Refused, Watermark, Welcome},
+    frame::{Accepted, AppendHead, EpochStart, Forwarding, LastStored, Refused, Watermark, Welcome},
     limits::MAX_EARLIER_EPOCHS,
 };
 use clad_sim::{Rng, SimClock, SimDisk, disk::Fault, disk::OpKind};
@@ -181,6 +181,7 @@ impl Daemon {
             written: watermarks.written,
             durable: watermarks.durable,
             earlier: self.earlier(),
+            forwarding: Forwarding::No,
         };
         let (up, down, session) = (VecDeque::new(), VecDeque::new(), DaemonSession::begin(&watermarks));
         Some((welcome, Link { producer, epoch, up, down, session }))
@@ -225,6 +226,7 @@ impl Daemon {
             producer_epoch: link.epoch,
             peer_meta: b"sim",
             resend: None,
+            forward: None,
         };
         let items: Vec<Item<'_>> = within.iter().map(|(head, payload)| item(head, payload)).collect();
         let answers = self.stepper().append_burst(&from, &items, None);
