@@ -295,7 +295,7 @@ pub(super) const ALL: &[Patch] = &[
         file: BACKGROUND,
         right: "    let passed =",
         wrong: r"    if ON! {
-        let _ = storage.remove(&segment_name(sealed.number));
+        let _ = shared.storage().remove(&segment_name(sealed.number));
     }
     let passed =",
     },
