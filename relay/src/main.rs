@@ -39,7 +39,7 @@ use config::{Config, From, To};
 use log::Log;
 use state::State;
 
-/// Brings to clad what is logged elsewhere: systemd's journal, and files.
+/// Brings to clad what is logged elsewhere, and from a clad to another or to OTLP.
 #[derive(Parser)]
 #[command(version, about)]
 struct Cli {

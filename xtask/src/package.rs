@@ -41,6 +41,7 @@ pub(crate) const FILES: &[(&str, &str)] = &[
 const RELAY_FILES: &[(&str, &str)] = &[
     ("deploy/clad-relay@.service", "usr/lib/systemd/system/clad-relay@.service"),
     ("deploy/sysusers.d/clad-relay.conf", "usr/lib/sysusers.d/clad-relay.conf"),
+    ("docs/FORWARDING.md", "usr/share/doc/clad-relay/FORWARDING.md"),
     ("docs/SENDERS.md", "usr/share/doc/clad-relay/SENDERS.md"),
     ("LICENSE-MIT", "usr/share/doc/clad-relay/LICENSE-MIT"),
     ("LICENSE-APACHE", "usr/share/doc/clad-relay/LICENSE-APACHE"),
@@ -136,7 +137,8 @@ const RELAY: Package = Package {
     name: "clad-relay",
     depends: "systemd (>= 247)",
     description: "Relays of clad: systemd's journal and files\n \
-                  Brings to clad what is logged elsewhere on the host, each record once.",
+                  Brings to clad what is logged elsewhere on the host, each record once,\n \
+                  and from a clad to another clad or to OTLP.",
     conffiles: "",
     scripts: [("postinst", RELAY_POSTINST), ("prerm", RELAY_PRERM), ("postrm", RELAY_POSTRM)],
 };
