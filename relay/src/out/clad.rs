@@ -60,7 +60,7 @@ async fn connection(from: &FromClad, to: &ToClad, name: &str, stop: &mut Stop, b
         opened = open(from, to, name, stream) => opened?,
         _ = stop.wait_for(|stop| *stop) => return Ok(End::Stopped),
     };
-    let (mut source, mut far, mut expected) = match opened {
+    let (mut source, mut far, mut expected, mut is_safe) = match opened {
         Ok(opened) => opened,
         Err(error) => return lost(error),
     };
@@ -72,7 +72,8 @@ async fn connection(from: &FromClad, to: &ToClad, name: &str, stop: &mut Stop, b
         tokio::select! {
             receipt = far.next() => match receipt {
                 Ok(receipt) => {
-                    *brought = true;
+                    // What the far log had before has the level too: it lies below.
+                    (*brought, is_safe) = (true, true);
                     if let Some((place, count, bytes)) = places.pop_front() {
                         metrics::answered(count);
                         metrics::stored(receipt.end - receipt.first, bytes);
@@ -124,7 +125,7 @@ async fn connection(from: &FromClad, to: &ToClad, name: &str, stop: &mut Stop, b
                     _ => {}
                 }
                 // Nothing is under way: what was passed over is not wanted, and is not held.
-                if places.is_empty() && !begins {
+                if places.is_empty() && !begins && is_safe {
                     source.done(place);
                 }
             },
@@ -146,13 +147,14 @@ fn lost(error: ForwardError) -> Result<End> {
     Err(anyhow::Error::from(error).context("the far log refuses what this relay brings"))
 }
 
-/// Connects to both, and finds the place to go on at: the source, the far log, and the source offset that it expects.
+/// Connects to both, and finds the place to go on at: the source, the far log, the source offset that it expects, and
+/// whether all before that has its level there.
 async fn open(
     from: &FromClad,
     to: &ToClad,
     name: &str,
     stream: StreamName,
-) -> Result<Result<(Source, Forwarder, u64), ForwardError>> {
+) -> Result<Result<(Source, Forwarder, u64, bool), ForwardError>> {
     let (address, far_address) = (from.address()?, to.address()?);
     let near = Cursored::connect(&address, name).await?;
     let options = ForwarderOptions { name: format!("clad-relay {name}"), ..ForwarderOptions::default() };
@@ -179,7 +181,7 @@ async fn open(
             let is_safe = far.state_level().is_some_and(|level| level >= far.log().highest_ack.min(AckLevel::Durable));
             let held = cursor.as_ref().map(|named| named.place).filter(|_| !is_safe).unwrap_or(place);
             let source = Source::begin_at(from, near.cursors, name, Start::Cursor(place), Some(held), note).await?;
-            Ok(Ok((source, far, state.end)))
+            Ok(Ok((source, far, state.end, is_safe)))
         }
         (None, Some(named)) => {
             let begin = before.and_then(|note| note.rsplit(' ').next()?.parse().ok());
@@ -195,7 +197,7 @@ async fn open(
             let source =
                 Source::begin_at(from, near.cursors, name, Start::Cursor(place), Some(place), note(place.offset))
                     .await?;
-            Ok(Ok((source, far, place.offset)))
+            Ok(Ok((source, far, place.offset, true)))
         }
         (None, None) => {
             let offset = match from.start {
@@ -205,7 +207,7 @@ async fn open(
             let place = Cursor { log_id: near.log_id, epoch: near.epoch, offset };
             let source =
                 Source::begin_at(from, near.cursors, name, Start::Offset(offset), Some(place), note(offset)).await?;
-            Ok(Ok((source, far, offset)))
+            Ok(Ok((source, far, offset, true)))
         }
     }
 }
