@@ -189,6 +189,17 @@ fn patched(root: &Path) -> Result<BTreeMap<&'static str, String>> {
     Ok(texts)
 }
 
+/// A manifest or a lock file in which the workspace's packages have another version. Where cargo builds, packages of the
+/// copy would else be taken for those of the workspace.
+fn set_apart_by_version(text: &str) -> String {
+    let version = concat!("version = \"", env!("CARGO_PKG_VERSION"), "\"");
+    let packages = text.split("\n\n").map(|package| match package.contains("source = ") {
+        true => package.to_owned(),
+        false => package.replace(version, concat!("version = \"", env!("CARGO_PKG_VERSION"), "+faults\"")),
+    });
+    packages.collect::<Vec<_>>().join("\n\n")
+}
+
 /// A copy of the workspace with all faults in it. It stays, so that what was built of it is built once for all suites.
 pub(super) struct Copied {
     root: PathBuf,
@@ -204,7 +215,10 @@ impl Copied {
         // Another suite may bring it up to date at the same time.
         let lock = fs::File::open(&folder)?;
         lock.lock().context("the copy cannot be locked")?;
-        let texts = patched(root)?;
+        let mut texts = patched(root)?;
+        for file in ["Cargo.toml", "Cargo.lock"] {
+            texts.insert(file, set_apart_by_version(&fs::read_to_string(root.join(file)).context(file)?));
+        }
         let texts = texts.into_iter().map(|(file, text)| (root.join(file), text)).collect();
         bring_up_to_date(root, &folder, &texts)?;
         Ok(Self { root: root.to_owned(), folder })
