@@ -137,7 +137,7 @@ fn a_full_store_costs_posted_and_no_record() {
             let first = (stored == 1).then(|| producer(&runtime, &daemon, "shm"));
             let beside = is_served_without_posted(&runtime, &daemon, "beside");
             wait_for_names(daemon.fd_store(), &what, |names| names.len() == stored);
-            assert!(daemon.said().contains("its store is full"), "{what}: {}", daemon.said());
+            daemon.wait_said("its store is full");
             if let Some(first) = &first {
                 daemon.signal(Signal::SIGSTOP);
                 submit(first, AckLevel::Posted, "posted".to_owned()).wait(Duration::ZERO).expect("posted");

@@ -251,7 +251,10 @@ fn an_append_says_when_it_waits_for_another_reason() {
     child.running.send(Signal::SIGTERM);
     child.running.wait_end(TEST_TIMEOUT).expect("it ends");
     let said = child.running.said();
-    assert!(said.contains("interrupted, and no ack for 1 line, certainly not stored: cannot reach "), "{said}");
+    // A try that was under way when the daemon was killed has no answer, and may have been the one that stored it.
+    let ends = ["certainly not stored", "which may be stored"]
+        .map(|stored| said.contains(&format!("interrupted, and no ack for 1 line, {stored}: cannot reach ")));
+    assert!(ends.contains(&true), "{said}");
 }
 
 /// No producer place: the line was never taken, and a tool that stops waiting says so.
