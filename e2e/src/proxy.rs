@@ -100,6 +100,7 @@ struct State {
     rng: Rng,
     halving: bool,
     held_until: Option<Instant>,
+    answers_held_until: Option<Instant>,
     open: Vec<Arc<File>>,
 }
 
@@ -128,7 +129,7 @@ impl Proxy {
     #[must_use]
     pub fn between(place: &Place, target: Place, rng: Rng) -> Self {
         let (place, mut accept) = place.listen();
-        let state = State { rng, halving: false, held_until: None, open: Vec::new() };
+        let state = State { rng, halving: false, held_until: None, answers_held_until: None, open: Vec::new() };
         let links = Arc::new(Links { target, stopped: AtomicBool::new(false), state: Mutex::new(state) });
         let accepting = links.clone();
         thread::spawn(move || {
@@ -168,6 +169,11 @@ impl Proxy {
     pub fn delay(&self, time: Duration) {
         self.links.state().held_until = Some(Instant::now() + time);
     }
+
+    /// Forwards no answer for a while: a cut within it loses those that were given.
+    pub fn delay_answers(&self, time: Duration) {
+        self.links.state().answers_held_until = Some(Instant::now() + time);
+    }
 }
 
 impl Drop for Proxy {
@@ -189,18 +195,18 @@ impl Links {
         let both = [Arc::new(near), Arc::new(far)];
         self.state().open.extend(both.iter().cloned());
         thread::scope(|scope| {
-            scope.spawn(|| self.forward(&both[0], &both[1]));
-            self.forward(&both[1], &both[0]);
+            scope.spawn(|| self.forward(&both[0], &both[1], false));
+            self.forward(&both[1], &both[0], true);
         });
         self.state().open.retain(|open| !both.iter().any(|ours| Arc::ptr_eq(open, ours)));
     }
 
-    fn forward(&self, mut from: &File, mut to: &File) {
+    fn forward(&self, mut from: &File, mut to: &File, are_answers: bool) {
         let mut bytes = vec![0; READ_BYTES_MAX];
         'connection: while let Ok(length @ 1..) = from.read(&mut bytes) {
             let mut rest = &bytes[..length];
             while !rest.is_empty() {
-                let part = self.part(rest.len());
+                let part = self.part(rest.len(), are_answers);
                 thread::sleep(part.delay);
                 if to.write_all(&rest[..part.length]).is_err() || part.is_last {
                     break 'connection;
@@ -212,11 +218,12 @@ impl Links {
         end(to);
     }
 
-    fn part(&self, length: usize) -> Part {
+    fn part(&self, length: usize, are_answers: bool) -> Part {
         let mut state = self.state();
         let length = 1 + state.rng.index(length);
         let late = if state.rng.chance(1, LATE_PART_EVERY) { PART_DELAY } else { Duration::ZERO };
-        let held = state.held_until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()));
+        let until = state.answers_held_until.filter(|_| are_answers).max(state.held_until);
+        let held = until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()));
         Part { length, delay: late.max(held), is_last: state.halving }
     }
 }

@@ -18,6 +18,7 @@ mod slow;
 mod streams;
 mod syslog;
 mod tls;
+mod way;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use clad_e2e::hold::{Holder, threads};
 use clad_e2e::web::metrics;
-use clad_e2e::{Daemon, Setup, TEST_TIMEOUT, is_root, not_run};
+use clad_e2e::{Setup, TEST_TIMEOUT, is_root, not_run};
 use clad_proto::grpc::opentelemetry::proto::logs::v1 as logs;
 use clad_proto::grpc::v1;
 use prost::Message;
@@ -14,6 +14,7 @@ use super::attack;
 use super::http2::{
     CONTINUATION, DATA, END_HEADERS, FRAME, GOAWAY, HEADERS, Http2, PING, RST_STREAM, SETTINGS, call, header, message,
 };
+use super::way::{Target, Way};
 
 const REFUSED_STREAM: u32 = 7;
 const ENHANCE_YOUR_CALM: u32 = 11;
@@ -31,8 +32,8 @@ fn setup() -> Setup {
     setup.set("limits.max_connection_inflight_bytes", &BUDGET_BYTES.to_string())
 }
 
-fn daemon() -> Daemon {
-    setup().start()
+fn start(way: Way) -> Target {
+    Target::start(way, setup(), |setup| setup.set("ingest.grpc.tls", "true"))
 }
 
 /// Headers in frames of the largest size, with more behind each; nothing where the daemon has closed.
@@ -46,17 +47,18 @@ fn headers(connection: &mut Http2, stream: u32, block: &[u8], ended: bool) -> Op
     Some(())
 }
 
-#[test]
-fn metadata_that_is_huge_is_refused() {
-    let daemon = daemon();
-    let address = daemon.port("grpc");
+fn huge_metadata(way: Way) {
+    let target = start(way);
+    let daemon = &target.daemon;
+    let address = target.at(daemon.port("grpc"));
     let huge = "m".repeat(1 << 20);
     // One header of a megabyte, and a hundred thousand small ones.
     let mut one = call();
     header(&mut one, "x-huge", &huge);
     let mut many = call();
     (0..100_000).for_each(|n| header(&mut many, &format!("x-{n}"), "v"));
-    attack("huge metadata", &daemon, 20 * CONNECTION_BYTES_MAX, || {
+    let bound = 20 * CONNECTION_BYTES_MAX + way.bytes(20);
+    attack(&format!("huge metadata{}", way.words()), daemon, bound, || {
         for block in [&one, &many].into_iter().cycle().take(20) {
             let mut connection = Http2::connect(address);
             if headers(&mut connection, 1, block, true).is_some() {
@@ -70,13 +72,19 @@ fn metadata_that_is_huge_is_refused() {
     });
 }
 
-/// Headers that never end.
 #[test]
-fn metadata_without_end_ends_the_connection() {
+fn metadata_that_is_huge_is_refused() {
+    huge_metadata(Way::Plain);
+}
+
+/// Headers that never end.
+fn metadata_without_end(way: Way) {
     const SENT_BYTES_MAX: usize = 16 << 20;
-    let daemon = daemon();
-    let mut connection = Http2::connect(daemon.port("grpc"));
-    let (_, sent) = attack("metadata without end", &daemon, CONNECTION_BYTES_MAX, || {
+    let target = start(way);
+    let daemon = &target.daemon;
+    let mut connection = Http2::connect(target.at(daemon.port("grpc")));
+    let bound = CONNECTION_BYTES_MAX + way.bytes(1);
+    let (_, sent) = attack(&format!("metadata without end{}", way.words()), daemon, bound, || {
         headers(&mut connection, 1, &call(), false);
         let mut piece = Vec::new();
         header(&mut piece, "x", &"m".repeat(FRAME - 100));
@@ -89,12 +97,18 @@ fn metadata_without_end_ends_the_connection() {
     assert!(sent < SENT_BYTES_MAX, "{sent} bytes of headers were taken");
 }
 
-/// More calls than a connection may have open: they are refused, those that are there go on.
 #[test]
-fn streams_beyond_the_limit_are_refused() {
-    let daemon = daemon();
-    let mut connection = Http2::connect(daemon.port("grpc"));
-    attack("too many streams", &daemon, CONNECTION_BYTES_MAX + u64::from(MAX_STREAMS) * STREAM_BYTES_MAX, || {
+fn metadata_without_end_ends_the_connection() {
+    metadata_without_end(Way::Plain);
+}
+
+/// More calls than a connection may have open: they are refused, those that are there go on.
+fn too_many_streams(way: Way) {
+    let target = start(way);
+    let daemon = &target.daemon;
+    let mut connection = Http2::connect(target.at(daemon.port("grpc")));
+    let bound = CONNECTION_BYTES_MAX + u64::from(MAX_STREAMS) * STREAM_BYTES_MAX + way.bytes(1);
+    attack(&format!("too many streams{}", way.words()), daemon, bound, || {
         for n in 0..MAX_STREAMS {
             connection.open(2 * n + 1);
         }
@@ -108,17 +122,24 @@ fn streams_beyond_the_limit_are_refused() {
     });
 }
 
+#[test]
+fn streams_beyond_the_limit_are_refused() {
+    too_many_streams(Way::Plain);
+}
+
 pub(super) fn hello() -> Vec<u8> {
     let hello = v1::Hello { min_version: 1, max_version: 1, ..v1::Hello::default() };
     message(&v1::AppendRequest { message: Some(v1::append_request::Message::Hello(hello)) }.encode_to_vec())
 }
 
 /// Streams that are reset as soon as they are open, over and over: the server answers ENHANCE_YOUR_CALM, and closes.
-fn storm(resets: u32, with_hello: bool) {
-    let daemon = daemon();
-    let address = daemon.port("grpc");
-    let name = format!("{resets} resets{}", if with_hello { " of calls that began" } else { "" });
-    let (_, (sent, thrown_out)) = attack(&name, &daemon, 20 * CONNECTION_BYTES_MAX, || {
+fn storm(way: Way, resets: u32, with_hello: bool) {
+    let target = start(way);
+    let daemon = &target.daemon;
+    let address = target.at(daemon.port("grpc"));
+    let name = format!("{resets} resets{}{}", if with_hello { " of calls that began" } else { "" }, way.words());
+    let bound = 20 * CONNECTION_BYTES_MAX + way.bytes(20);
+    let (_, (sent, thrown_out)) = attack(&name, daemon, bound, || {
         let (mut sent, mut thrown_out) = (0, 0);
         while sent < resets {
             let mut connection = Http2::connect(address);
@@ -156,23 +177,24 @@ fn storm(resets: u32, with_hello: bool) {
 
 #[test]
 fn a_storm_of_resets() {
-    storm(5_000, false);
+    storm(Way::Plain, 5_000, false);
 }
 
 #[test]
 #[ignore = "cargo xtask ci hostile"]
 fn a_long_storm_of_resets() {
-    storm(100_000, false);
-    storm(20_000, true);
+    storm(Way::Plain, 100_000, false);
+    storm(Way::Plain, 20_000, true);
 }
 
 /// PINGs and SETTINGS whose answers are never read.
-#[test]
-fn answers_that_nobody_reads() {
+fn unread_answers(way: Way) {
     const SENT_BYTES_MAX: usize = 64 << 20;
-    let daemon = daemon();
-    let address = daemon.port("grpc");
-    attack("PINGs and SETTINGS that nobody reads the answers of", &daemon, 4 * CONNECTION_BYTES_MAX, || {
+    let target = start(way);
+    let daemon = &target.daemon;
+    let address = target.at(daemon.port("grpc"));
+    let name = format!("PINGs and SETTINGS that nobody reads the answers of{}", way.words());
+    attack(&name, daemon, 4 * CONNECTION_BYTES_MAX + way.bytes(4), || {
         for (kind, payload) in [(PING, &[7; 8][..]), (SETTINGS, &[0, 4, 0, 0, 255, 255][..])] {
             let mut connection = Http2::connect(address);
             connection.set_read_timeout(Duration::from_millis(500));
@@ -189,19 +211,27 @@ fn answers_that_nobody_reads() {
     });
 }
 
+#[test]
+fn answers_that_nobody_reads() {
+    unread_answers(Way::Plain);
+}
+
 /// Every window of every stream of every connection is filled, with messages that wait for room: what HTTP/2 holds for all
 /// of them together is bounded, not only what it holds for each.
-fn windows(connections: u64) {
+fn windows(way: Way, connections: u64) {
     /// Messages of this length wait for a share of the budget, which few can have at a time.
     const MESSAGE_BYTES: usize = 2 << 20;
-    let daemon = daemon();
-    let address = daemon.port("grpc");
+    let target = start(way);
+    let daemon = &target.daemon;
+    let address = target.at(daemon.port("grpc"));
     // docs/ARCHITECTURE.md: all windows are a quarter of the budget, and HTTP/2's own first window for each connection; and the
     // calls of all are a part of 2048.
     let windows = BUDGET_BYTES / 4 + connections * 65_535;
     let streams = (connections * u64::from(MAX_STREAMS)).min(2048);
     let bound = windows + 2 * BUDGET_BYTES + connections * CONNECTION_BYTES_MAX + streams * STREAM_BYTES_MAX;
-    let (_, sent) = attack(&format!("windows of {connections} connections"), &daemon, bound, || {
+    let (name, bound) =
+        (format!("windows of {connections} connections{}", way.words()), bound + way.bytes(connections));
+    let (_, sent) = attack(&name, daemon, bound, || {
         let mut all: Vec<Http2> = (0..connections).map(|_| Http2::connect(address)).collect();
         let mut first = hello();
         first.extend([0]);
@@ -229,20 +259,33 @@ fn windows(connections: u64) {
         }
         sent as u64
     });
-    println!("hostile: windows of {connections} connections: {sent} bytes were sent");
+    println!("hostile: {name}: {sent} bytes were sent");
     assert!(sent > connections * 60_000, "{sent} bytes: the windows were not filled");
     daemon.wait_until("everything is let go", |s| s.connections.values().sum::<u64>() == 0);
 }
 
 #[test]
 fn windows_of_ten_connections() {
-    windows(10);
+    windows(Way::Plain, 10);
 }
 
 #[test]
 #[ignore = "cargo xtask ci hostile"]
 fn windows_of_hundreds_of_connections() {
-    windows(200);
+    windows(Way::Plain, 200);
+}
+
+/// The same once more, each within TLS.
+#[test]
+#[ignore = "cargo xtask ci hostile"]
+fn http2_within_tls() {
+    huge_metadata(Way::Tls);
+    metadata_without_end(Way::Tls);
+    too_many_streams(Way::Tls);
+    storm(Way::Tls, 5_000, false);
+    storm(Way::Tls, 5_000, true);
+    unread_answers(Way::Tls);
+    windows(Way::Tls, 50);
 }
 
 /// A record of so many bytes and a few.

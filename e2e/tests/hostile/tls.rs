@@ -15,23 +15,18 @@ use clad_e2e::web::metrics;
 use clad_e2e::{Daemon, Rng, STRANGER, Setup, TEST_TIMEOUT, as_user, is_root, not_run};
 use clad_proto::frame::{AppendHead, Frame, FrameDecoder, encode_append, encode_ping};
 use rustix::net::sockopt;
-use rustls::client::Resumption;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection};
 
-use super::certs::Authority;
 use super::otlp::{MESSAGE_BYTES_MAX, TRANSFORMS, bombs, head, status};
+use super::way::{SESSION_BYTES, Tls};
 use super::{Over, attack, files, p99};
 
 /// Handshakes under way at once (docs/ARCHITECTURE.md); each has its session, its task and a piece of the peer's bytes.
 const HANDSHAKES_MAX: u64 = 256;
 const HANDSHAKE_BYTES: u64 = 64 << 10;
-/// What a framed connection has beside all budgets, as in `slow.rs`,
+/// What a framed connection has beside all budgets, as in `slow.rs`.
 const CONNECTION_OWN_BYTES: u64 = 64 << 10;
-/// and what its session has: its keys, a record of the peer that is not whole, answers that wait for the kernel.
-const SESSION_BYTES: u64 = SESSION_OUTPUT_BYTES + (48 << 10);
-const SESSION_OUTPUT_BYTES: u64 = 16 << 10;
 /// Bytes of appends over all connections, and as many for frames and buffers.
 const BUDGET_BYTES: u64 = 4 << 20;
 const KERNEL_BUFFER_BYTES: usize = 64 << 10;
@@ -47,25 +42,14 @@ struct Host {
 impl Host {
     fn start(connections: usize) -> Self {
         let _ = files();
-        let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new("an authority"));
-        let files = authority.server().put(folder.path(), "server");
-        std::fs::write(folder.path().join("ca.crt"), authority.pem()).expect("written");
-        let setup = [("tls.cert", &files.cert), ("tls.key", &files.key)];
-        let setup = setup.iter().fold(Setup::new(), |setup, (key, path)| setup.set(key, &path.display().to_string()));
-        let setup = setup.set("ingest.tcp.tls", "true").set("ingest.grpc.tls", "true");
+        let tls = Tls::new();
+        let setup = tls.set(Setup::new()).set("ingest.tcp.tls", "true").set("ingest.grpc.tls", "true");
         // A user has half of them.
         let setup = setup.set("limits.max_connections", &(2 * connections + 100).to_string());
         let setup =
             setup.set("limits.max_inflight_bytes", &BUDGET_BYTES.to_string()).set("limits.max_producers", "8192");
         let daemon = setup.set("limits.max_connection_inflight_bytes", &BUDGET_BYTES.to_string()).start();
-        let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(authority.pem().as_bytes()).expect("PEM")).expect("an authority");
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config =
-            ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().expect("versions");
-        let mut config = config.with_root_certificates(roots).with_no_client_auth();
-        config.resumption = Resumption::disabled();
-        Self { daemon, folder, config: Arc::new(config) }
+        Self { daemon, folder: tls.folder, config: tls.config }
     }
 
     fn handshakes(&self, result: &str) -> f64 {

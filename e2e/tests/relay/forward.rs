@@ -2,11 +2,15 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use clad_client::{Event, Reader};
-use clad_e2e::{Daemon, Raw, Setup, TEST_TIMEOUT};
+use clad_e2e::proxy::{Place, Proxy};
+use clad_e2e::tool::clactl_ends;
+use clad_e2e::{Daemon, Raw, Rng, Setup, TEST_TIMEOUT, json};
 use clad_proto::AckLevel;
 
+use super::certs::Authority;
 use super::{Relay, wait};
 
 fn small() -> Setup {
@@ -15,16 +19,21 @@ fn small() -> Setup {
 }
 
 fn relay(near: &Daemon, far: &Daemon, more: &str) -> Relay {
+    relay_to(near, &far.address("unix"), more)
+}
+
+fn relay_to(near: &Daemon, far: &str, more: &str) -> Relay {
     let relay = Relay::new(near, "");
-    let (near, far) = (near.socket(), far.socket());
+    let near = near.address("unix");
     let text = format!(
-        "name = \"test\"\n[from.clad]\nserver = \"unix://{}\"\nstart = \"beginning\"\n{more}\n[to.clad]\nserver = \"unix://{}\"\n",
-        near.display(),
-        far.display()
+        "name = \"test\"\n[from.clad]\nserver = \"{near}\"\nstart = \"beginning\"\n{more}\n[to.clad]\nserver = \"{far}\"\n"
     );
     fs::write(relay.file(), text).expect("written");
     relay
 }
+
+/// Far longer than it takes to cut the connection.
+const LATE_ANSWERS: Duration = Duration::from_millis(500);
 
 /// Appends of one to three records each, with numbers.
 struct Numbers {
@@ -66,6 +75,10 @@ fn appends(daemon: &Daemon) -> Vec<(u32, u32, Vec<u8>)> {
     })
 }
 
+fn admin(daemon: &Daemon) -> String {
+    format!("unix://{}", daemon.setup().admin_socket().display())
+}
+
 fn copied(from: &Path, to: &Path) {
     let done = std::process::Command::new("cp").arg("-a").arg(from).arg(to).status().expect("cp");
     assert!(done.success());
@@ -77,7 +90,10 @@ fn copied(from: &Path, to: &Path) {
 fn every_append_comes_to_the_far_log_once_over_kills_of_all() {
     let kills = super::number("CLAD_RELAY_KILLS");
     let (mut near, mut far) = (small().start(), small().start());
-    let mut relay = relay(&near, &far, "");
+    let folder = tempfile::tempdir().expect("a folder");
+    let between = Place::Unix(folder.path().join("far.sock"));
+    let proxy = Proxy::between(&between, Place::Unix(far.socket()), Rng::new(kills));
+    let mut relay = relay_to(&near, &between.to_string(), "");
     relay.start();
     for kill in 0..kills {
         Numbers::new(&near).append(20, 10);
@@ -89,8 +105,17 @@ fn every_append_comes_to_the_far_log_once_over_kills_of_all() {
                 far.status().offsets.expect("offsets").durable + 20 >= end
             });
         }
-        match kill % 4 {
+        match kill % 6 {
             0 => relay.kill9(),
+            // The far log has acted, and its answers are lost; or a half of one comes.
+            4 => {
+                let before = far.status().offsets.expect("offsets").received;
+                proxy.delay_answers(LATE_ANSWERS);
+                Numbers::new(&near).append(5, 10);
+                wait("the far log has them", || far.status().offsets.expect("offsets").received > before);
+                proxy.cut();
+            }
+            5 => proxy.halve(),
             1 => {
                 far.kill9();
                 far.restart();
@@ -143,10 +168,10 @@ fn a_far_log_that_is_another_stops_it_until_a_person_says_so() {
     wait("all once more", || appends(&far) == appends(&near));
     // The operator there drops it: this one does not begin by itself.
     assert!(relay.term());
-    let admin = format!("unix://{}", far.setup().admin_socket().display());
-    let listed = clad_e2e::tool::clactl_ends(0, &["--admin", &admin, "origins", "-o", "json"], b"").stdout;
-    let log = clad_e2e::json(&listed)["log_id"].as_str().expect("a log").to_owned();
-    clad_e2e::tool::clactl_ends(0, &["--admin", &admin, "origins", "drop", &log, "main"], b"");
+    let admin = admin(&far);
+    let listed = clactl_ends(0, &["--admin", &admin, "origins", "-o", "json"], b"").stdout;
+    let log = json(&listed)["log_id"].as_str().expect("a log").to_owned();
+    clactl_ends(0, &["--admin", &admin, "origins", "drop", &log, "main"], b"");
     relay.start();
     assert!(!relay.wait(), "it goes on");
     assert!(
@@ -226,4 +251,57 @@ fn a_circle_is_refused() {
     assert!(!back.wait(), "it goes on");
     assert!(back.said().contains("forwarding goes in a circle"), "{}", back.said());
     assert_eq!(appends(&near).len(), 2);
+}
+
+/// Over the network: the stream belongs to the name in the relay's certificate, which a rule lets forward this log.
+#[test]
+#[ignore = "needs clad-relay: `cargo xtask ci relay`"]
+fn a_far_log_within_tls_takes_what_a_rule_lets_the_relay_forward() {
+    const NAME: &str = "spiffe://prod/relay";
+    let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new("an authority"));
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    authority.server().put(folder.path(), "server");
+    authority.client(NAME).put(folder.path(), "relay");
+    fs::write(path("ca.crt"), authority.pem()).expect("written");
+    let near = small().start();
+    let log = json(&clactl_ends(0, &["--admin", &admin(&near), "status", "-o", "json"], b"").stdout);
+    let log = log["log_id"].as_str().expect("its id").to_owned();
+    let tls = [("cert", "server.crt"), ("key", "server.key"), ("client_ca", "ca.crt")];
+    let setup = tls.iter().fold(small(), |setup, (key, file)| setup.set(&format!("tls.{key}"), &path(file)));
+    let setup = setup.set("tls.require_client_cert", "true").set("ingest.tcp.tls", "true");
+    let rule = |log: &str| {
+        format!(
+            "[[access.rule]]\nwho = \"cert:{NAME}\"\nmay = [\"forward\"]\nlogs = [\"{log}\"]\n\
+             [[access.rule]]\nwho = \"*\"\nmay = [\"append\", \"read\"]\n"
+        )
+    };
+    fs::write(setup.config(), rule("00112233445566778899aabbccddeeff")).expect("written");
+    let mut far = setup.start();
+    let own = format!("&cert={}&key={}", path("relay.crt"), path("relay.key"));
+    let server = format!("tcp+tls://{}?ca={}{own}", far.port("tcp"), path("ca.crt"));
+    let mut relay = relay_to(&near, &server, "");
+    Numbers::new(&near).append(10, 0);
+    // A rule for another log.
+    relay.start();
+    assert!(!relay.wait(), "it goes on");
+    assert!(relay.said().contains("may not forward"), "{}", relay.said());
+    assert!(appends(&far).is_empty(), "something was taken");
+    fs::write(far.setup().config(), rule(&log)).expect("written");
+    far.restart();
+    relay.start();
+    wait("all", || appends(&far) == appends(&near));
+    relay.kill9();
+    Numbers::new(&near).append(10, 0);
+    relay.start();
+    wait("the rest", || appends(&far) == appends(&near));
+    relay.kill9();
+    // Its first senders are known there, and the relay by its name.
+    let words = ["query", "--server", &far.address("unix"), "--origin", &log, "--identity", NAME, "-o", "json"];
+    let said = String::from_utf8(clactl_ends(0, &words, b"").stdout).expect("text");
+    assert_eq!(said.lines().count(), 38, "{said}");
+    // Another name is another owner, and has no right.
+    authority.client("spiffe://prod/another").put(folder.path(), "relay");
+    relay.start();
+    assert!(!relay.wait(), "it goes on");
+    assert!(relay.said().contains("may not forward"), "{}", relay.said());
 }

@@ -15,7 +15,11 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         ("lengths, counts and numbers up to the largest", "lengths::"),
         ("half frames, and clients that never read", "slow::"),
         ("gRPC: messages that begin and never end", "messages::"),
-        ("gRPC: metadata, reset storms, streams, windows, answers that nobody reads", "streams::"),
+        (
+            "gRPC: metadata, reset storms, streams, windows, answers that nobody reads, in plain and within TLS",
+            "streams::",
+        ),
+        ("syslog and RELP: messages that never end, floods, in plain and within TLS", "syslog::"),
         ("TLS: half-open handshakes, half records, noise, bombs, clients that never read", "tls::"),
     ] {
         run.case(name, || {

@@ -45,6 +45,7 @@ const CASES: [(&str, &str, &str); 28] = [
     ("relay", "a log that was restored", "forward::a_log_that_was_restored_stops_it_with_the_numbers_of_both"),
     ("relay", "what is gone or too large", "forward::what_is_gone_or_too_large_is_left_out_and_the_rest_comes"),
     ("relay", "a circle", "forward::a_circle_is_refused"),
+    ("relay", "a far log within TLS", "forward::a_far_log_within_tls_takes_what_a_rule_lets_the_relay_forward"),
     ("relay", "an endpoint that refuses", "out::what_an_endpoint_does_not_take_is_split_kept_or_noted"),
     ("relay", "an endpoint that is away", "out::an_outage_is_held_and_without_a_hold_the_gap_is_said"),
     ("relay", "a log that was cut back", "out::a_log_that_was_cut_back_stops_it_with_both_places"),
