@@ -287,6 +287,7 @@ fn a_far_log_within_tls_takes_what_a_rule_lets_the_relay_forward() {
     assert!(relay.said().contains("may not forward"), "{}", relay.said());
     assert!(appends(&far).is_empty(), "something was taken");
     fs::write(far.setup().config(), rule(&log)).expect("written");
+    assert_eq!(far.term(), Some(0));
     far.restart();
     relay.start();
     wait("all", || appends(&far) == appends(&near));
