@@ -13,7 +13,8 @@ use crate::place::{On, Place};
 use crate::results::{Aim, Results};
 use crate::writers::Limit;
 use crate::{
-    append, bulk, cells, device_bytes, file_writer, logging_call, otlp_load, read, speed, syslog_load, write_sync,
+    append, bulk, cells, cursor_load, device_bytes, file_writer, logging_call, otlp_load, read, speed, syslog_load,
+    write_sync,
 };
 
 /// Storage benches of clad's journal. Figures want `chrt -f 10` and a folder on a disk
@@ -60,6 +61,9 @@ enum Bench {
     /// Log requests by OTLP to any receiver, or by clad's own gRPC, as fast as they are taken; prints one line of JSON
     #[command(name = "otlp_load")]
     OtlpLoad(otlp_load::Plan),
+    /// Readers that commit their named cursors; prints one line of JSON
+    #[command(name = "cursor_load")]
+    CursorLoad(cursor_load::Plan),
 }
 
 /// Where, and where to put the results.
@@ -425,6 +429,7 @@ fn execute(bench: Bench) -> Result<()> {
             print_sent(&syslog_load::Plan { to, messages, size, window, rate }.run()?)
         }
         Bench::OtlpLoad(plan) => print_sent(&plan.run()?),
+        Bench::CursorLoad(plan) => print_sent(&plan.run()?),
         Bench::Speed(args) => {
             let plan = speed::Plan {
                 rows: args.row,

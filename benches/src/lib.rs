@@ -24,6 +24,7 @@
 //! | [`device_bytes`] | what a durable record costs the device, counted where the kernel counts |
 //! | [`syslog_load`] | a sender of syslog and RELP, for any receiver |
 //! | [`otlp_load`] | a sender of log requests by OTLP and by clad's own gRPC, for any receiver |
+//! | [`cursor_load`] | readers that commit their named cursors |
 //! | [`logging_call`] | a logging call of Rust, `tracing` and C, beside a non-blocking file writer, in turn |
 //! | [`place`] | the folder, what it stands on, and file systems in a file |
 //! | [`outcome`], [`results`], [`stats`] | one run, all runs of a bench, and figures, for programs |
@@ -36,6 +37,7 @@ pub mod bulk;
 pub mod cells;
 pub mod cli;
 pub mod clock;
+pub mod cursor_load;
 pub mod device_bytes;
 pub mod durable;
 pub mod file_writer;
