@@ -77,30 +77,42 @@ fn the_blocks_of_the_page() {
     assert_eq!(stored(&daemon), [record("it is safe", "spiffe://prod/billing", "tcp")]);
 }
 
-/// The SDK of Python by the variables of the page, over both protocols. `logs.example` is this host in a namespace of its own.
-#[test]
-#[ignore = "cargo xtask ci tls"]
-fn the_exporter_of_the_page() {
-    let python = std::env::var("CLAD_OTLP_PYTHON").expect("cargo xtask ci tls names it");
+/// An SDK by the variables of the page, over both protocols: a program, and its words for each. `logs.example` is this host in
+/// a namespace of its own.
+fn by_the_variables(program: &str, words: [&[&str]; 2], body: &str) {
     let folder = tempfile::tempdir().expect("a folder");
     let daemon = daemon_of_the_page(folder.path());
     fs::write(folder.path().join("hosts"), "127.0.0.1 localhost logs.example\n").expect("written");
-    let program = concat!(env!("CARGO_MANIFEST_DIR"), "/otlp/python/by_variables.py");
     let grpc = block("OTEL_").replace(":7441", &format!(":{}", daemon.port("grpc").port()));
     let http = grpc
         .replace(" OTEL_EXPORTER_OTLP_LOGS_PROTOCOL=grpc", "/v1/logs OTEL_EXPORTER_OTLP_LOGS_PROTOCOL=http/protobuf");
-    for variables in [grpc, http] {
-        let script = format!("mount --bind hosts /etc/hosts\n{variables}\nexec \"$0\" -B \"$1\"");
+    for (variables, words) in [grpc, http].iter().zip(words) {
+        let script = format!("mount --bind hosts /etc/hosts\n{variables}\nexec \"$0\" \"$@\"");
         let mut command = Command::new("unshare");
-        command.args(["--mount", "sh", "-ec", &script, &python, program]).current_dir(folder.path());
+        command.args(["--mount", "sh", "-ec", &script, program]).args(words).current_dir(folder.path());
         // Both go before what the page names, over HTTP.
         command.env_remove("REQUESTS_CA_BUNDLE").env_remove("CURL_CA_BUNDLE");
         // Python's SDK exports nothing by itself; the others' default is this.
         let output = tool::run(command.env("OTEL_LOGS_EXPORTER", "otlp"), b"");
         assert!(output.status.success(), "{script}: {output:?}");
     }
-    let wanted = ["otlp_grpc", "otlp_http"].map(|way| record("by variables", "spiffe://prod/billing", way));
+    let wanted = ["otlp_grpc", "otlp_http"].map(|way| record(body, "spiffe://prod/billing", way));
     assert_eq!(stored(&daemon), wanted, "{}", daemon.said());
+}
+
+#[test]
+#[ignore = "cargo xtask ci tls"]
+fn the_exporter_of_the_page() {
+    let python = std::env::var("CLAD_OTLP_PYTHON").expect("cargo xtask ci tls names it");
+    let words: &[&str] = &["-B", concat!(env!("CARGO_MANIFEST_DIR"), "/otlp/python/by_variables.py")];
+    by_the_variables(&python, [words; 2], "by variables");
+}
+
+#[test]
+#[ignore = "cargo xtask ci tls whole"]
+fn the_exporter_of_the_page_in_go() {
+    let agent = std::env::var("CLAD_OTLP_GO").expect("cargo xtask ci tls whole names it");
+    by_the_variables(&agent, [&["grpc", "simple", "1"], &["http", "simple", "1"]], "record 0");
 }
 
 #[test]

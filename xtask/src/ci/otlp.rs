@@ -146,6 +146,10 @@ pub(super) fn python_with_sdk(root: &Path) -> Result<String> {
     Ok(call.split(' ').next().unwrap_or_default().to_owned())
 }
 
+pub(super) fn go_with_sdk(root: &Path) -> Result<String> {
+    go_agent(&Folders::new(root)?)
+}
+
 pub(super) fn grpcurl(root: &Path) -> Result<String> {
     Ok(Folders::new(root)?.go_install(GRPCURL)?.display().to_string())
 }
