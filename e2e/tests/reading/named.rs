@@ -196,6 +196,18 @@ fn another_user_has_no_part_in_it() {
     assert!(daemon.metric("clad_access_refused_total{what=\"hold\"}") >= 1.0);
 }
 
+/// With the answer its request id is free: a client may have one number for all that it asks in turn.
+#[test]
+fn an_id_is_free_when_its_answer_is_there() {
+    let daemon = small().start();
+    let (mut raw, _) = Raw::producer(&daemon.socket());
+    for asked in 0..5000 {
+        raw.send(|buf| GetCursor { request_id: 5, name: "a".into() }.encode(buf));
+        let answer = raw.answer();
+        assert!(matches!(&answer, Frame::Cursor(state) if state.named.is_none()), "{asked}: {answer:?}");
+    }
+}
+
 /// 64 readers that commit every few milliseconds cost ten writes a second, whatever they are many.
 #[test]
 fn commits_that_come_together_are_one_write() {

@@ -48,7 +48,7 @@ impl OpenReads {
         self.forget_ended();
         let refuse = |code, text: &str| Err(ErrorInfo::new(code, text));
         peer.check(Right::Read)?;
-        if self.open.get(&read.request_id).is_some_and(|open| !open.cancel.is_closed()) || read.request_id == 0 {
+        if self.has(read.request_id) || read.request_id == 0 {
             return refuse(ErrorCode::MalformedFrame, "a READ needs a request id that no open READ has");
         }
         if self.open.len() >= MAX_READS_PER_CONNECTION {
@@ -68,7 +68,7 @@ impl OpenReads {
         answer: impl Future<Output = Result<CursorState, ErrorInfo>> + Send + 'static,
     ) -> Result<(), ErrorInfo> {
         self.forget_ended();
-        if self.open.contains_key(&request_id) {
+        if self.has(request_id) {
             return Err(ErrorInfo::new(ErrorCode::MalformedFrame, "this request id is in use on this connection"));
         }
         if self.open.len() >= MAX_READS_PER_CONNECTION {
@@ -76,17 +76,24 @@ impl OpenReads {
             return Err(ErrorInfo::new(ErrorCode::Busy, text).retry_after_ms(100));
         }
         let blocks = self.blocks.0.clone();
+        let (cancel, under_way) = watch::channel(false);
         let task = tokio::spawn(async move {
             let mut block = BytesMut::new();
             match answer.await {
                 Ok(state) => state.encode(&mut block),
                 Err(error) => ErrorFrame { request_id, error }.encode(&mut block),
             }
-            let _ = blocks.send(block.freeze()).await;
+            let Ok(room) = blocks.reserve().await else { return };
+            drop(under_way); // before the peer can know: with the answer the id is free
+            room.send(block.freeze());
         });
-        let cancel = watch::Sender::new(false);
         self.open.insert(request_id, OpenRead { task: task.abort_handle(), follows: false, cancel });
         Ok(())
+    }
+
+    /// Returns true if what has this id has not sent its last block.
+    fn has(&self, request_id: u32) -> bool {
+        self.open.get(&request_id).is_some_and(|open| !open.cancel.is_closed())
     }
 
     pub(super) fn cancel(&mut self, request_id: u32) {
