@@ -1,12 +1,16 @@
 //! The file of a relay: one source, and the log that it goes to.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use bytesize::ByteSize;
 use clad_client::{AckLevel, Address};
 use serde::Deserialize;
+
+/// Sizes of an object: below it is no more than its footer, and above it one request takes no more.
+const OBJECT_BYTES_MIN: u64 = 64 << 10;
+const OBJECT_BYTES_MAX: u64 = 1 << 30;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -50,9 +54,9 @@ pub(crate) struct FromJournal {
     pub(crate) exclude: Vec<String>,
     /// The journal's folder; absent is the host's own.
     #[serde(default)]
-    pub(crate) directory: Option<std::path::PathBuf>,
+    pub(crate) directory: Option<PathBuf>,
     #[serde(default = "journalctl")]
-    pub(crate) journalctl: std::path::PathBuf,
+    pub(crate) journalctl: PathBuf,
 }
 
 #[derive(Debug, Deserialize)]
@@ -98,6 +102,58 @@ pub(crate) struct FromClad {
 pub(crate) enum To {
     Clad(ToClad),
     Otlp(ToOtlp),
+    Objects(ToObjects),
+}
+
+/// Object storage.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ToObjects {
+    /// `s3://BUCKET/PREFIX`, or `file:///FOLDER`.
+    pub(crate) url: String,
+    /// `https://HOST:PORT` of a store that is not Amazon's; absent is Amazon's of the region.
+    #[serde(default)]
+    pub(crate) endpoint: Option<String>,
+    /// Absent is what `AWS_REGION` says.
+    #[serde(default)]
+    pub(crate) region: Option<String>,
+    #[serde(default)]
+    pub(crate) format: Format,
+    /// Files with the access key and its secret; absent is what the environment says, as with other tools of S3.
+    #[serde(default)]
+    pub(crate) access_key_file: Option<PathBuf>,
+    #[serde(default)]
+    pub(crate) secret_key_file: Option<PathBuf>,
+    /// An object is stored when its first record is this old.
+    #[serde(default = "max_age")]
+    pub(crate) max_age: String,
+    /// An object is stored when it has about so many bytes. Until then it is in memory.
+    #[serde(default = "object_bytes")]
+    pub(crate) object_bytes: ByteSize,
+    /// Lets `endpoint` be `http://` of another host.
+    #[serde(default)]
+    pub(crate) allow_http: bool,
+    /// File with the authorities that the endpoint's certificate may also be checked by (PEM).
+    #[serde(default)]
+    pub(crate) ca: Option<PathBuf>,
+    /// The longest time for one request.
+    #[serde(default = "object_timeout")]
+    pub(crate) timeout: String,
+}
+
+/// Form of an object.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Format {
+    #[default]
+    Parquet,
+}
+
+/// Where objects go.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Folder(PathBuf),
+    Bucket { bucket: String, prefix: String },
 }
 
 /// An endpoint of OTLP over HTTP.
@@ -113,10 +169,10 @@ pub(crate) struct ToOtlp {
     pub(crate) timeout: String,
     /// File with the authorities that the endpoint's certificate is checked by (PEM); absent are those of the host.
     #[serde(default)]
-    pub(crate) ca: Option<std::path::PathBuf>,
+    pub(crate) ca: Option<PathBuf>,
     /// File of headers, each a line `Name: value`: secrets do not stand in this file.
     #[serde(default)]
-    pub(crate) headers_file: Option<std::path::PathBuf>,
+    pub(crate) headers_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -138,7 +194,7 @@ pub(crate) struct Metrics {
     pub(crate) listen: Option<SocketAddr>,
 }
 
-fn journalctl() -> std::path::PathBuf {
+fn journalctl() -> PathBuf {
     "journalctl".into()
 }
 
@@ -148,6 +204,18 @@ const fn yes() -> bool {
 
 fn timeout() -> String {
     "10s".to_owned()
+}
+
+fn max_age() -> String {
+    "1h".to_owned()
+}
+
+const fn object_bytes() -> ByteSize {
+    ByteSize::mib(64)
+}
+
+fn object_timeout() -> String {
+    "2m".to_owned()
 }
 
 fn stream() -> String {
@@ -200,8 +268,17 @@ impl Config {
                     to.stream
                 );
             }
-            (From::Journal(_) | From::Files(_), To::Otlp(_)) => {
-                bail!("to.otlp: from.clad; journal and files go to a clad first, where they are safe")
+            (From::Clad(from), To::Objects(to)) => {
+                from.address()?;
+                ensure!(
+                    from.component.is_none() && from.min_severity.is_none(),
+                    "from.clad: no component and no min_severity with to.objects: an archive has every offset, so that what is \
+                     missing can be seen; queries choose"
+                );
+                to.judge()?;
+            }
+            (From::Journal(_) | From::Files(_), To::Otlp(_) | To::Objects(_)) => {
+                bail!("to.otlp, to.objects: from.clad; journal and files go to a clad first, where they are safe")
             }
             (From::Journal(_) | From::Files(_), To::Clad(to)) => {
                 to.address()?;
@@ -248,6 +325,10 @@ impl Config {
                 format!("{} ({})", to.server, to.ack.as_deref().unwrap_or("the highest level that the log offers"))
             }
             To::Otlp(to) => format!("{} (OTLP, each record at least once)", to.endpoint),
+            To::Objects(to) => {
+                let Format::Parquet = to.format;
+                format!("{} (Parquet, an object every {} or at {})", to.url, to.max_age, to.object_bytes)
+            }
         };
         format!("relay {}\nfrom  {from}\nto    {to}", self.name)
     }
@@ -304,6 +385,105 @@ impl ToOtlp {
             pair.with_context(|| format!("to.otlp.headers_file: {}: each line is `Name: value`", file.display()))
         };
         lines.map(split).collect()
+    }
+}
+
+impl ToObjects {
+    fn judge(&self) -> Result<()> {
+        let place = self.place()?;
+        self.endpoint()?;
+        self.timeout()?;
+        ensure!(!self.max_age()?.is_zero(), "to.objects.max_age: more than 0");
+        let bytes = self.object_bytes.as_u64();
+        ensure!((OBJECT_BYTES_MIN..=OBJECT_BYTES_MAX).contains(&bytes), "to.objects.object_bytes: 64 KiB to 1 GiB");
+        ensure!(
+            self.access_key_file.is_some() == self.secret_key_file.is_some(),
+            "to.objects: access_key_file and secret_key_file go together"
+        );
+        let of_s3 = [self.endpoint.is_some(), self.region.is_some(), self.ca.is_some(), self.access_key_file.is_some()];
+        ensure!(
+            matches!(place, Place::Bucket { .. }) || of_s3 == [false; 4],
+            "to.objects: endpoint, region, ca and keys are for s3://"
+        );
+        Ok(())
+    }
+
+    /// Where objects go.
+    pub(crate) fn place(&self) -> Result<Place> {
+        if let Some(folder) = self.url.strip_prefix("file://") {
+            ensure!(folder.starts_with('/'), "to.objects.url: file:///FOLDER with a whole path, not {:?}", self.url);
+            return Ok(Place::Folder(folder.into()));
+        }
+        let rest = self.url.strip_prefix("s3://");
+        let rest =
+            rest.with_context(|| format!("to.objects.url: s3://BUCKET/PREFIX or file:///FOLDER, not {:?}", self.url))?;
+        let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+        let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        ensure!(
+            !bucket.is_empty() && bucket.bytes().all(is_name),
+            "to.objects.url: the bucket's name stands behind s3://, not {:?}",
+            self.url
+        );
+        let prefix = prefix.trim_end_matches('/');
+        ensure!(
+            prefix.is_empty()
+                || prefix
+                    .split('/')
+                    .all(|part| !part.is_empty() && part.bytes().all(|byte| is_name(byte) || byte == b'=')),
+            "to.objects.url: a prefix of letters, digits, '.', '_', '-' and '=', not {prefix:?}"
+        );
+        Ok(Place::Bucket { bucket: bucket.to_owned(), prefix: prefix.to_owned() })
+    }
+
+    /// The endpoint, where the file names one.
+    pub(crate) fn endpoint(&self) -> Result<Option<reqwest::Url>> {
+        let Some(text) = &self.endpoint else { return Ok(None) };
+        let url: reqwest::Url = text.parse().with_context(|| format!("to.objects.endpoint: {text:?}"))?;
+        ensure!(
+            ["http", "https"].contains(&url.scheme()) && url.host().is_some(),
+            "to.objects.endpoint: https://HOST:PORT, not {text:?}"
+        );
+        ensure!(
+            url.password().is_none() && url.username().is_empty(),
+            "to.objects.endpoint: keys belong into access_key_file and secret_key_file"
+        );
+        let is_loopback = url.host_str().is_some_and(|host| {
+            let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
+            host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+        });
+        ensure!(
+            url.scheme() == "https" || is_loopback || self.allow_http,
+            "to.objects.endpoint: {text} is read by whoever is in between. https://, or allow_http = true"
+        );
+        Ok(Some(url))
+    }
+
+    pub(crate) fn timeout(&self) -> Result<std::time::Duration> {
+        let timeout = humantime::parse_duration(&self.timeout)
+            .with_context(|| format!("to.objects.timeout: {:?}", self.timeout))?;
+        ensure!(!timeout.is_zero(), "to.objects.timeout: more than 0");
+        Ok(timeout)
+    }
+
+    pub(crate) fn max_age(&self) -> Result<std::time::Duration> {
+        humantime::parse_duration(&self.max_age).with_context(|| format!("to.objects.max_age: {:?}", self.max_age))
+    }
+
+    /// Access key and secret, where files have them.
+    pub(crate) fn keys(&self) -> Result<Option<(String, String)>> {
+        let read = |key: &str, path: &Path| {
+            let text =
+                std::fs::read_to_string(path).with_context(|| format!("to.objects.{key}: {}", path.display()))?;
+            let text = text.trim().to_owned();
+            ensure!(!text.is_empty(), "to.objects.{key}: {} is empty", path.display());
+            Ok(text)
+        };
+        match (&self.access_key_file, &self.secret_key_file) {
+            (Some(access), Some(secret)) => {
+                Ok(Some((read("access_key_file", access)?, read("secret_key_file", secret)?)))
+            }
+            _ => Ok(None),
+        }
     }
 }
 
@@ -384,6 +564,19 @@ mod tests {
                 "min_severity",
             ),
             ("name = \"a\"\n[from.clad]\n[to.otlp]\nendpoint = \"http://h\"\ntimeout = \"0s\"\n", "more than 0"),
+            ("name = \"a\"\n[from.journal]\n[to.objects]\nurl = \"s3://b\"\n", "from.clad"),
+            ("name = \"a\"\n[from.clad]\n[to.objects]\nurl = \"b\"\n", "s3://BUCKET/PREFIX"),
+            ("name = \"a\"\n[from.clad]\n[to.objects]\nurl = \"s3:///p\"\n", "the bucket's name"),
+            ("name = \"a\"\n[from.clad]\n[to.objects]\nurl = \"s3://b/a//b\"\n", "a prefix of"),
+            ("name = \"a\"\n[from.clad]\n[to.objects]\nurl = \"file://a\"\n", "a whole path"),
+            (
+                "name = \"a\"\n[from.clad]\n[to.objects]\nurl = \"s3://b\"\nendpoint = \"http://h\"\n",
+                "allow_http = true",
+            ),
+            ("name = \"a\"\n[from.clad]\n[to.objects]\nurl = \"s3://b\"\naccess_key_file = \"/a\"\n", "go together"),
+            ("name = \"a\"\n[from.clad]\n[to.objects]\nurl = \"s3://b\"\nobject_bytes = \"1KiB\"\n", "64 KiB to 1 GiB"),
+            ("name = \"a\"\n[from.clad]\n[to.objects]\nurl = \"s3://b\"\nformat = \"csv\"\n", "unknown variant"),
+            ("name = \"a\"\n[from.clad]\ncomponent = \"c\"\n[to.objects]\nurl = \"s3://b\"\n", "every offset"),
             (
                 "name = \"a\"\n[from.journal]\n[to.clad]\nserver = \"tcp+tls://h?ca=/nowhere/ca\"\n",
                 "/nowhere/ca: No such file",
@@ -392,5 +585,19 @@ mod tests {
             let said = format!("{:#}", judged(wrong).expect_err(wrong));
             assert!(said.contains(words), "{wrong}: {said}");
         }
+    }
+    #[test]
+    fn plain_http_is_for_the_host_itself_or_on_request() {
+        let with = |more: &str| {
+            judged(&format!("name = \"a\"\n[from.clad]\n[to.objects]\nurl = \"s3://b/p/q/\"\n{more}"))
+                .map(|config| config.to)
+        };
+        for right in ["http://127.0.0.1:1", "http://[::1]:1", "http://localhost:1", "https://h"] {
+            let To::Objects(to) = with(&format!("endpoint = \"{right}\"\n")).expect(right) else { panic!("another") };
+            let place = Place::Bucket { bucket: "b".to_owned(), prefix: "p/q".to_owned() };
+            assert_eq!(to.place().expect("a place"), place);
+        }
+        assert!(with("endpoint = \"http://h\"\nallow_http = true\n").is_ok());
+        assert!(with("endpoint = \"http://127.0.0.1.example\"\n").is_err());
     }
 }

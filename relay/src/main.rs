@@ -30,7 +30,7 @@ mod state;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail, ensure};
 use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -39,7 +39,7 @@ use config::{Config, From, To};
 use log::Log;
 use state::State;
 
-/// Brings to clad what is logged elsewhere, and from a clad to another or to OTLP.
+/// Brings to clad what is logged elsewhere, and from a clad to another, to OTLP or to object storage.
 #[derive(Parser)]
 #[command(version, about)]
 struct Cli {
@@ -56,7 +56,20 @@ enum Command {
     /// Says where a relay stands
     Status(File),
     /// Lets a relay that lost its place begin again, where `start` says
-    Begin(File),
+    Begin {
+        #[command(flatten)]
+        file: File,
+        /// Begin a new history of an archive where the relay's cursor is
+        #[arg(long)]
+        at_cursor: bool,
+    },
+    /// Looks through an archive: gaps, overlaps, checksums; fails if anything is wrong
+    Verify {
+        #[command(flatten)]
+        file: File,
+        #[command(flatten)]
+        which: out::objects::Which,
+    },
 }
 
 #[derive(clap::Args)]
@@ -97,11 +110,27 @@ async fn run(command: Command) -> Result<()> {
             match (&config.from, &config.to) {
                 (From::Clad(from), _) => say(&out::status(from, &config.name).await?),
                 (_, To::Clad(to)) => say(&log::status(to, &config.name).await?),
-                (_, To::Otlp(_)) => Ok(()),
+                (_, To::Otlp(_) | To::Objects(_)) => Ok(()),
             }
         }
-        Command::Begin(File { file, state }) => {
+        Command::Verify { file: File { file, .. }, which } => {
             let config = Config::read(&file)?;
+            let (From::Clad(from), To::Objects(to)) = (&config.from, &config.to) else {
+                bail!("{}: only what goes to.objects can be looked through", file.display());
+            };
+            let (text, is_right) = out::objects::verify(from, to, &config.name, &which).await?;
+            say(&text)?;
+            ensure!(is_right, "the archive is not right");
+            Ok(())
+        }
+        Command::Begin { file: File { file, state }, at_cursor } => {
+            let config = Config::read(&file)?;
+            if let (From::Clad(from), To::Objects(to)) = (&config.from, &config.to) {
+                // Nobody writes to the history before, meanwhile.
+                let _alone = State::open(&state, &file)?.of(&config.name)?;
+                return say(&out::objects::begin(from, to, &config.name, at_cursor).await?);
+            }
+            ensure!(!at_cursor, "--at-cursor is for a relay to.objects");
             match &config.from {
                 From::Clad(from) => out::begin(from, &config.name).await?,
                 _ => State::open(&state, &file)?.forget(&config.name)?,
@@ -137,8 +166,9 @@ async fn relay(config: &Config, state: State) -> Result<()> {
     let to = match (&config.from, &config.to) {
         (From::Clad(from), To::Otlp(to)) => return out::run(from, to, &config.name, &dead_letters, stopped).await,
         (From::Clad(from), To::Clad(to)) => return out::clad::run(from, to, &config.name, stopped).await,
+        (From::Clad(from), To::Objects(to)) => return out::objects::run(from, to, &config.name, stopped).await,
         (_, To::Clad(to)) => to,
-        (_, To::Otlp(_)) => return Ok(()),
+        (_, To::Otlp(_) | To::Objects(_)) => return Ok(()),
     };
     let mut stopping = stopped.clone();
     let (log, place) = tokio::select! {

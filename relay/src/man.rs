@@ -18,13 +18,22 @@ What the relay clad\-relay@NAME.service brings, and to which log.
 What a relay must know beside the log; where it stands is in the log.
 .TP
 \fI/usr/share/doc/clad\-relay/SENDERS.md\fR
-The manual: every key, what is stored, what is promised.
+The manual of what comes in: every key, what is stored, what is promised.
+.TP
+\fI/usr/share/doc/clad\-relay/FORWARDING.md\fR
+The manual of what goes out: to another log, and to OTLP.
+.TP
+\fI/usr/share/doc/clad\-relay/ARCHIVE.md\fR
+The manual of an archive in object storage.
 .SH ENVIRONMENT
 .TP
 STATE_DIRECTORY
 The folder where \fB\-\-state\fR is not given; systemd sets it.
+.TP
+AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and others
+Keys and region of an archive where its file names none.
 .SH EXIT STATUS
-0 at the end that was asked for; 1 where the relay cannot go on, and says why; 2 for a wrong command line.
+0 at the end that was asked for; 1 where the relay cannot go on, or an archive is not right, and says why; 2 for a wrong command line.
 .SH SEE ALSO
 \fBclad\fR(8), \fBclactl\fR(1), \fBjournalctl\fR(1), \fBlogrotate\fR(8)
 "#;
@@ -79,7 +88,7 @@ fn the_manual_pages_are_what_the_parser_says() {
 #[test]
 fn a_page_has_what_a_reader_looks_for() {
     let pages = pages();
-    for word in ["clad\\-relay\\-status(8)", "FILES", "EXIT STATUS", "relay.d"] {
+    for word in ["clad\\-relay\\-status(8)", "clad\\-relay\\-verify(8)", "FILES", "EXIT STATUS", "relay.d"] {
         assert!(pages["clad-relay.8"].contains(word), "no {word}:\n{}", pages["clad-relay.8"]);
     }
     for word in ["\\-\\-state", "STATE_DIRECTORY", "relay.d/NAME.toml"] {

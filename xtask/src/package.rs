@@ -41,6 +41,7 @@ pub(crate) const FILES: &[(&str, &str)] = &[
 const RELAY_FILES: &[(&str, &str)] = &[
     ("deploy/clad-relay@.service", "usr/lib/systemd/system/clad-relay@.service"),
     ("deploy/sysusers.d/clad-relay.conf", "usr/lib/sysusers.d/clad-relay.conf"),
+    ("docs/ARCHIVE.md", "usr/share/doc/clad-relay/ARCHIVE.md"),
     ("docs/FORWARDING.md", "usr/share/doc/clad-relay/FORWARDING.md"),
     ("docs/SENDERS.md", "usr/share/doc/clad-relay/SENDERS.md"),
     ("LICENSE-MIT", "usr/share/doc/clad-relay/LICENSE-MIT"),
@@ -326,7 +327,7 @@ mod tests {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         let stage = tempfile::tempdir().unwrap();
         lay_out_relay(root, &root.join("relay/Cargo.toml"), stage.path()).unwrap();
-        for command in ["", "-run", "-check", "-status", "-begin"] {
+        for command in ["", "-run", "-check", "-status", "-begin", "-verify"] {
             let page = format!("usr/share/man/man8/clad-relay{command}.8");
             assert!(stage.path().join(&page).is_file(), "{page} is not installed");
         }

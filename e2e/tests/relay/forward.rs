@@ -1,7 +1,6 @@
 //! From a clad to another: each append once, in order, under its client's checksum.
 
 use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
 use clad_client::{Event, Reader};
@@ -11,9 +10,9 @@ use clad_e2e::{Daemon, Raw, Rng, Setup, TEST_TIMEOUT, json};
 use clad_proto::AckLevel;
 
 use super::certs::Authority;
-use super::{Relay, wait};
+use super::{Backup, Relay, wait};
 
-fn small() -> Setup {
+pub(crate) fn small() -> Setup {
     let setup = Setup::new().set("journal.segment_bytes", "1MiB").set("limits.max_append_bytes", "256KiB");
     setup.set("journal.max_record_bytes", "128KiB").fixed_ports()
 }
@@ -36,17 +35,17 @@ fn relay_to(near: &Daemon, far: &str, more: &str) -> Relay {
 const LATE_ANSWERS: Duration = Duration::from_millis(500);
 
 /// Appends of one to three records each, with numbers.
-struct Numbers {
+pub(crate) struct Numbers {
     raw: Raw,
     sequence: u64,
 }
 
 impl Numbers {
-    fn new(daemon: &Daemon) -> Self {
+    pub(crate) fn new(daemon: &Daemon) -> Self {
         Self { raw: Raw::producer(&daemon.socket()).0, sequence: 0 }
     }
 
-    fn append(&mut self, appends: u64, bytes: usize) {
+    pub(crate) fn append(&mut self, appends: u64, bytes: usize) {
         for append in 0..appends {
             let records = 1 + append % 3;
             let bodies: Vec<_> = (0..records).map(|n| format!("{} {n} {}", self.sequence, "x".repeat(bytes))).collect();
@@ -77,11 +76,6 @@ fn appends(daemon: &Daemon) -> Vec<(u32, u32, Vec<u8>)> {
 
 fn admin(daemon: &Daemon) -> String {
     format!("unix://{}", daemon.setup().admin_socket().display())
-}
-
-fn copied(from: &Path, to: &Path) {
-    let done = std::process::Command::new("cp").arg("-a").arg(from).arg(to).status().expect("cp");
-    assert!(done.success());
 }
 
 #[test]
@@ -187,19 +181,13 @@ fn a_log_that_was_restored_stops_it_with_the_numbers_of_both() {
     let (mut near, far) = (small().start(), small().start());
     let mut relay = relay(&near, &far, "");
     Numbers::new(&near).append(10, 0);
-    assert_eq!(near.term(), Some(0));
-    let copy = tempfile::tempdir().expect("a folder");
-    copied(near.dir(), &copy.path().join("log"));
-    near.restart();
+    let backup = Backup::of(&mut near);
     Numbers::new(&near).append(5, 0);
     relay.start();
     wait("all", || appends(&far) == appends(&near));
     assert!(relay.term());
     // The backup comes back, and other records get the offsets of those that were brought over.
-    assert_eq!(near.term(), Some(0));
-    fs::remove_dir_all(near.dir()).expect("removed");
-    copied(&copy.path().join("log"), near.dir());
-    near.restart();
+    backup.is_put_back(&mut near);
     Numbers::new(&near).append(20, 100);
     let before = appends(&far);
     relay.start();

@@ -6,6 +6,7 @@
 //! `CLAD_RELAY` is the program. `CLAD_JOURNALD_PROGRAMS` is the folder with systemd's, unpacked; `CLAD_RELAY_KILLS` and
 //! `CLAD_RELAY_ENTRIES` set the kills, and the entries of the journal.
 
+mod bucket;
 #[path = "../tls/certs.rs"]
 #[expect(dead_code, reason = "the tests of TLS use the rest")]
 mod certs;
@@ -13,6 +14,7 @@ mod endpoint;
 mod files;
 mod forward;
 mod journal;
+mod objects;
 mod out;
 mod rotation;
 mod tls;
@@ -124,6 +126,17 @@ impl Relay {
         }
     }
 
+    /// The relay is killed, every other time the daemon; both run again.
+    fn or_daemon_is_killed(&mut self, daemon: &mut Daemon, kill: u64) {
+        if kill.is_multiple_of(2) {
+            self.kill9();
+        } else {
+            daemon.kill9();
+            daemon.restart();
+        }
+        self.keep();
+    }
+
     /// What a command says.
     fn say(&self, command: &str) -> String {
         let running = Running::start(&mut self.command(command));
@@ -192,6 +205,33 @@ fn left_behind(daemon: &mut Daemon) -> Vec<String> {
     daemon.kill9();
     let stored = clad_e2e::readback::files(daemon.dir());
     stored.iter().map(|record| String::from_utf8_lossy(&record.body).into_owned()).collect()
+}
+
+/// A copy of a log as it was at a clean end.
+struct Backup(tempfile::TempDir);
+
+impl Backup {
+    /// The daemon ends for it, and runs again.
+    fn of(daemon: &mut Daemon) -> Self {
+        assert_eq!(daemon.term(), Some(0));
+        let folder = tempfile::tempdir().expect("a folder");
+        copied(daemon.dir(), &folder.path().join("log"));
+        daemon.restart();
+        Self(folder)
+    }
+
+    /// The daemon's log is the copy again.
+    fn is_put_back(&self, daemon: &mut Daemon) {
+        assert_eq!(daemon.term(), Some(0));
+        std::fs::remove_dir_all(daemon.dir()).expect("removed");
+        copied(&self.0.path().join("log"), daemon.dir());
+        daemon.restart();
+    }
+}
+
+fn copied(from: &Path, to: &Path) {
+    let done = Command::new("cp").arg("-a").arg(from).arg(to).status().expect("cp");
+    assert!(done.success());
 }
 
 fn append(path: &Path, text: &str) {

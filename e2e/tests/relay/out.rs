@@ -88,14 +88,7 @@ fn every_record_comes_to_an_endpoint_over_kills_and_lost_answers() {
             // By how far it is, not by a time.
             endpoint.wait_for("the half of it", |records| once(records).len() as u64 >= stored - 10);
         }
-        match kill % 2 {
-            0 => relay.kill9(),
-            _ => {
-                daemon.kill9();
-                daemon.restart();
-            }
-        }
-        relay.keep();
+        relay.or_daemon_is_killed(&mut daemon, kill);
     }
     let records = endpoint.wait_for("all", |records| {
         relay.keep();

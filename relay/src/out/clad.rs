@@ -13,11 +13,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use clad_client::{
     AckLevel, Address, Cursor, Event, ForwardAs, ForwardError, Forwarder, ForwarderOptions, GapReason, LogId,
-    OriginState, Reader, SkipReason, Start, StreamName,
+    OriginState, SkipReason, Start, StreamName,
 };
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::source::{Cursored, Source, parted};
+use super::source::{Append, Cursored, Source, other_than};
 use crate::Stop;
 use crate::config::{self, FromClad, ToClad};
 use crate::metrics;
@@ -219,23 +219,9 @@ async fn compare(address: &Address, log_id: LogId, state: &OriginState) -> Resul
     if state.count == 0 {
         return Ok(()); // its content is not known there any more
     }
-    let last = Cursor { log_id, epoch: state.epoch, offset: state.first };
-    let reader =
-        Reader::builder(address.clone()).from(Start::Cursor(last)).level(AckLevel::Written).limit(state.count.into());
-    let mut reader = reader.open().await.map_err(|error| parted(error, "of the far log"))?;
-    let here = match reader.next().await.map_err(|error| parted(error, "of the far log"))? {
-        Some(Event::Records(chunk)) => {
-            let raw = chunk.raw().context("the source gives no whole appends")?;
-            let head = raw.head();
-            if (head.first_offset, head.count, head.payload_crc) == (state.first, state.count, state.payload_crc) {
-                return Ok(());
-            }
-            format!("{} records from offset {} on with CRC {:08x}", head.count, head.first_offset, head.payload_crc)
-        }
-        // It was there, and nothing contradicts: the epoch of the place is of this history.
-        Some(Event::Gap(_)) => return Ok(()),
-        _ => "no such append".to_owned(),
-    };
+    let OriginState { epoch, first, count, payload_crc, .. } = *state;
+    let last = Append { epoch, first, count, payload_crc };
+    let Some(here) = other_than(address, log_id, &last, "of the far log").await? else { return Ok(()) };
     bail!(
         "the log here and the far log have parted: the far log's last append has {} records from offset {} on with CRC {:08x}; here \
          is {here}. A copy was restored, or records were lost. Nothing was sent: a person decides (`clactl origins` there)",

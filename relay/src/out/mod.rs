@@ -9,6 +9,7 @@
 //! - Memory does not grow with an outage: one request is under way, and the log keeps the rest.
 
 pub(crate) mod clad;
+pub(crate) mod objects;
 mod otlp;
 mod source;
 

@@ -55,15 +55,12 @@ impl Otlp {
         let mut client = reqwest::Client::builder()
             .timeout(to.timeout()?)
             .user_agent(concat!("clad-relay/", env!("CARGO_PKG_VERSION")));
-        client = client.redirect(reqwest::redirect::Policy::none()).use_rustls_tls();
+        client = client.redirect(reqwest::redirect::Policy::none());
         if let Some(ca) = &to.ca {
             let pem = std::fs::read(ca).with_context(|| format!("to.otlp.ca: {}", ca.display()))?;
-            client = client.tls_built_in_root_certs(false);
-            for certificate in
-                reqwest::Certificate::from_pem_bundle(&pem).with_context(|| format!("to.otlp.ca: {}", ca.display()))?
-            {
-                client = client.add_root_certificate(certificate);
-            }
+            let certificates = reqwest::Certificate::from_pem_bundle(&pem);
+            let certificates = certificates.with_context(|| format!("to.otlp.ca: {}", ca.display()))?;
+            client = client.tls_certs_only(certificates);
         }
         Ok(Self { client: client.build().context("to.otlp")?, url: to.url()?, headers, gzip: to.gzip })
     }

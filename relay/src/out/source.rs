@@ -4,9 +4,10 @@
 //! records come, and not at all at a stop. A history that has parted from the cursor's ends the relay: what is there now is
 //! not what was brought over.
 
+use std::fmt;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clad_client::{AckLevel, Address, Cursor, Cursors, Event, Filter, LogId, ReadError, Reader, Severity, Start};
 use tokio::time::Instant;
 
@@ -113,6 +114,11 @@ impl Source {
         self.commit().await
     }
 
+    /// What is committed with the cursor from now on.
+    pub(super) fn note(&mut self, note: String) {
+        self.note = note;
+    }
+
     /// The destination has everything below this place.
     pub(super) fn done(&mut self, place: Cursor) {
         self.done = Some(place);
@@ -160,6 +166,48 @@ pub(super) fn parted(error: ReadError, name: &str) -> anyhow::Error {
         _ => format!("the cursor {name} or the log cannot be read"),
     };
     anyhow::Error::from(error).context(text)
+}
+
+/// An append, by what is known of it elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Append {
+    pub(super) epoch: u32,
+    pub(super) first: u64,
+    pub(super) count: u32,
+    pub(super) payload_crc: u32,
+}
+
+impl fmt::Display for Append {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { first, count, payload_crc, .. } = self;
+        write!(f, "its last append has {count} records from offset {first} on with CRC {payload_crc:08x}")
+    }
+}
+
+/// Reads an append once more: what is there, where it is another one. `whose` says who knows of it.
+pub(super) async fn other_than(
+    address: &Address,
+    log_id: LogId,
+    append: &Append,
+    whose: &str,
+) -> Result<Option<String>> {
+    let place = Cursor { log_id, epoch: append.epoch, offset: append.first };
+    let reader = Reader::builder(address.clone()).from(Start::Cursor(place)).level(AckLevel::Written);
+    let mut reader = reader.limit(append.count.into()).open().await.map_err(|error| parted(error, whose))?;
+    let here = match reader.next().await.map_err(|error| parted(error, whose))? {
+        Some(Event::Records(chunk)) => {
+            let raw = chunk.raw().context("the source gives no whole appends")?;
+            let head = raw.head();
+            if (head.first_offset, head.count, head.payload_crc) == (append.first, append.count, append.payload_crc) {
+                return Ok(None);
+            }
+            format!("{} records from offset {} on with CRC {:08x}", head.count, head.first_offset, head.payload_crc)
+        }
+        // It was there, and nothing contradicts: the epoch of the place is of this history.
+        Some(Event::Gap(_)) => return Ok(None),
+        _ => "no such append".to_owned(),
+    };
+    Ok(Some(here))
 }
 
 /// The cursor of a relay, before its log is read.
@@ -238,12 +286,10 @@ async fn connected(address: &Address, name: &str) -> Result<(Cursors, Option<cla
 
 /// The level at which records are read: `durable`, where the log reaches it.
 async fn level(address: &Address) -> Result<AckLevel> {
-    let reader = Reader::builder(address.clone()).from(Start::Tail(0)).level(AckLevel::Durable).open().await;
-    match reader {
-        Ok(_) => Ok(AckLevel::Durable),
-        Err(error) if error.code() == Some(clad_client::ErrorCode::LevelUnreachable) => Ok(AckLevel::Written),
-        Err(error) => bail!(error),
-    }
+    // A reader that asks for more is refused only with its first event.
+    let reader = Reader::builder(address.clone()).from(Start::Tail(0)).level(AckLevel::Written).open().await?;
+    let is_durable = reader.log().is_some_and(|log| log.highest_ack >= AckLevel::Durable);
+    Ok(if is_durable { AckLevel::Durable } else { AckLevel::Written })
 }
 
 /// Where a relay's cursor stands, for a person.

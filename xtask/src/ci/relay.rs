@@ -2,7 +2,8 @@
 //! back, and over kills of every part. And every kind of sender at once, these among them, over 200 kills of each.
 //!
 //! Invariants: the relay is a workspace of its own, built and judged here; systemd's programs are unpacked below the build
-//! folder, and not installed. The cases are the tests in `e2e/tests/relay`, `e2e/tests/journald` and `e2e/tests/senders`.
+//! folder, and not installed. moto, DuckDB and pyarrow are installed there too: they play object storage, and read it. The cases
+//! are the tests in `e2e/tests/relay`, `e2e/tests/journald` and `e2e/tests/senders`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +11,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::disk::{built_tests, call, closing_words};
-use super::{Run, need, output, target, unpacked};
+use super::{Run, need, need_what, output, sdk_python, target, unpacked};
 
 const KILLS_DEFAULT: u64 = 30;
 /// Kills of each kind of sender, at least. They take a minute: all kinds send to one daemon.
@@ -21,7 +22,7 @@ const ENTRIES_PER_KILL: u64 = 500;
 const PACKAGES: [&str; 5] =
     ["systemd-journal-remote", "libmicrohttpd12", "libcurl4", "libcurl3-gnutls", "libsystemd-shared"];
 
-const CASES: [(&str, &str, &str); 29] = [
+const CASES: [(&str, &str, &str); 37] = [
     ("relay", "lines become records", "files::lines_are_records_with_the_bytes_that_they_have"),
     ("relay", "records of several lines", "files::a_record_of_several_lines_is_one"),
     ("relay", "files from now on", "files::a_relay_that_begins_now_leaves_what_is_old_and_nothing_behind_it"),
@@ -49,6 +50,22 @@ const CASES: [(&str, &str, &str); 29] = [
     ("relay", "an endpoint that refuses", "out::what_an_endpoint_does_not_take_is_split_kept_or_noted"),
     ("relay", "an endpoint that is away", "out::an_outage_is_held_and_without_a_hold_the_gap_is_said"),
     ("relay", "a log that was cut back", "out::a_log_that_was_cut_back_stops_it_with_both_places"),
+    ("relay", "to a folder over kills", "objects::every_record_is_in_a_folder_once_over_kills"),
+    (
+        "relay",
+        "to a bucket over kills and lost answers",
+        "objects::every_record_is_in_a_bucket_once_over_kills_and_lost_answers",
+    ),
+    ("relay", "two relays at one prefix", "objects::two_relays_at_one_prefix_make_one_chain"),
+    ("relay", "an object that is not ours", "objects::an_object_that_is_not_ours_stops_it_with_both_numbers"),
+    (
+        "relay",
+        "an archive of a log that was restored",
+        "objects::an_archive_of_a_log_that_was_restored_stops_it_until_a_person_begins_a_history",
+    ),
+    ("relay", "an archive that retention overtook", "objects::what_retention_took_is_an_object_without_a_row"),
+    ("relay", "a bucket that is away", "objects::a_bucket_that_is_away_is_waited_for_and_nothing_is_missing"),
+    ("relay", "an archive that has expired", "objects::an_archive_that_has_expired_stops_it_until_a_person_goes_on"),
     ("relay", "an outage in flat memory", "files::an_outage_is_waited_out_with_flat_memory"),
     ("relay", "rotation by renames", "rotation::every_line_comes_once_and_in_order_over_renames_and_kills"),
     (
@@ -98,8 +115,10 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     let programs = unpacked(&run.root, "journald", &PACKAGES, &["lib/systemd/systemd-journal-upload"])?;
     let (relays, uploads) = (built_tests(&run.root, "relay")?, built_tests(&run.root, "journald")?);
     let senders = built_tests(&run.root, "senders")?;
+    let python = python(&run.root)?;
     let passes = |mut command: Command| {
         command.env("CLAD_RELAY", &relay).env("CLAD_RELAY_KILLS", kills.to_string());
+        command.env("CLAD_OBJECTS_PYTHON", &python);
         command.env("CLAD_RELAY_ENTRIES", (kills * ENTRIES_PER_KILL).to_string());
         command.env("CLAD_JOURNALD_PROGRAMS", &programs).env("CLAD_JOURNALD_KILLS", kills.to_string());
         command.env("CLAD_SENDERS_KILLS", kills.max(SENDERS_KILLS).to_string());
@@ -115,6 +134,19 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         passes(command)
     });
     Ok(())
+}
+
+/// A Python with moto, DuckDB and pyarrow, at the versions of `e2e/objects`.
+fn python(root: &Path) -> Result<PathBuf> {
+    need("python3", &["python3"])?;
+    need_what("venv of Python", &["python3-venv", "python3-pip"], || sdk_python::says("import ensurepip, venv"))?;
+    let environment = target(root).join("objects");
+    output(Command::new("python3").args(["-m", "venv"]).arg(&environment))?;
+    let program = environment.join("bin/python");
+    let mut pip = Command::new(&program);
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement"]);
+    output(pip.arg(root.join("e2e/objects/requirements.txt")))?;
+    Ok(program)
 }
 
 /// Logs of real programs, by every way in.
