@@ -241,18 +241,19 @@ impl Copied {
         command
     }
 
-    /// Builds a test program of the copy and answers its path.
-    fn test_program(&self, args: &[&str]) -> Result<Program> {
+    /// Builds tests of the copy, and answers the program of the target of that name.
+    fn test_program(&self, target: &str, args: &[&str]) -> Result<Program> {
         let said = output(self.cargo(&["test", "--no-run", "--message-format=json"]).args(args))?;
         for line in said.lines().filter(|line| line.starts_with('{')) {
             let artifact: Value = serde_json::from_str(line).context("cargo's messages")?;
             let (path, manifest) = (artifact["executable"].as_str(), artifact["manifest_path"].as_str());
-            if let (Some(path), Some(manifest), true) = (path, manifest, artifact["profile"]["test"] == true) {
+            let is_it = artifact["profile"]["test"] == true && artifact["target"]["name"] == target;
+            if let (Some(path), Some(manifest), true) = (path, manifest, is_it) {
                 let folder = Path::new(manifest).parent().context("a manifest's folder")?;
                 return Ok(Program { path: path.into(), folder: folder.to_owned() });
             }
         }
-        bail!("no test was built by {}:\n{said}", args.join(" "))
+        bail!("no test {target} was built by {}:\n{said}", args.join(" "))
     }
 }
 
@@ -281,13 +282,15 @@ struct Programs {
 
 impl Programs {
     fn build(copied: &Copied) -> Result<Self> {
-        let sim = |test| copied.test_program(&["--profile", "sim", "--package", "clad-sim", "--test", test]);
+        let sim = |test| copied.test_program(test, &["--profile", "sim", "--package", "clad-sim", "--test", test]);
         let models = ["--profile", "sim", "--package", "clad-models", "--features", "journal", "--test", "orders"];
-        let units = |tests: &UnitTests| copied.test_program(&["--package", tests.package, "--lib"]);
+        // Of the whole workspace: the libraries that others wrote are then those that its tests have built already.
+        let units =
+            |tests: &UnitTests| copied.test_program(&tests.package.replace('-', "_"), &["--workspace", "--lib"]);
         Ok(Self {
             histories: sim("histories")?,
             scenes: sim("scene")?,
-            models: copied.test_program(&models)?,
+            models: copied.test_program("orders", &models)?,
             units: UNIT_TESTS.iter().map(units).collect::<Result<_>>()?,
         })
     }
