@@ -1,5 +1,7 @@
 //! The file of a relay: one source, and the log that it goes to.
 
+mod nats;
+
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -7,6 +9,8 @@ use anyhow::{Context, Result, bail, ensure};
 use bytesize::ByteSize;
 use clad_client::{AckLevel, Address};
 use serde::Deserialize;
+
+pub(crate) use nats::{Format as NatsFormat, ToNats, Who as NatsWho};
 
 /// Sizes of an object: below it is no more than its footer, and above it one request takes no more.
 const OBJECT_BYTES_MIN: u64 = 64 << 10;
@@ -103,6 +107,7 @@ pub(crate) enum To {
     Clad(ToClad),
     Otlp(ToOtlp),
     Objects(ToObjects),
+    Nats(ToNats),
 }
 
 /// Object storage.
@@ -247,13 +252,12 @@ impl Config {
         );
         ensure!(!self.name.starts_with('.'), "name: no dot at its beginning");
         match (&self.from, &self.to) {
+            (From::Clad(from), To::Nats(to)) => {
+                from.judge()?;
+                to.judge()?;
+            }
             (From::Clad(from), To::Otlp(to)) => {
-                from.address()?;
-                ensure!(
-                    from.min_severity.is_none() || from.severity().is_some(),
-                    "from.clad.min_severity: trace, debug, info, warn, error or fatal, not {:?}",
-                    from.min_severity.as_deref().unwrap_or_default()
-                );
+                from.judge()?;
                 to.url()?;
                 to.timeout()?;
             }
@@ -277,8 +281,10 @@ impl Config {
                 );
                 to.judge()?;
             }
-            (From::Journal(_) | From::Files(_), To::Otlp(_) | To::Objects(_)) => {
-                bail!("to.otlp, to.objects: from.clad; journal and files go to a clad first, where they are safe")
+            (From::Journal(_) | From::Files(_), To::Otlp(_) | To::Objects(_) | To::Nats(_)) => {
+                bail!(
+                    "to.otlp, to.objects, to.nats: from.clad; journal and files go to a clad first, where they are safe"
+                )
             }
             (From::Journal(_) | From::Files(_), To::Clad(to)) => {
                 to.address()?;
@@ -325,6 +331,7 @@ impl Config {
                 format!("{} ({})", to.server, to.ack.as_deref().unwrap_or("the highest level that the log offers"))
             }
             To::Otlp(to) => format!("{} (OTLP, each record at least once)", to.endpoint),
+            To::Nats(to) => format!("stream {} of NATS at {}, as {}", to.stream, to.servers.join(", "), to.subject),
             To::Objects(to) => {
                 let Format::Parquet = to.format;
                 format!("{} (Parquet, an object every {} or at {})", to.url, to.max_age, to.object_bytes)
@@ -335,6 +342,16 @@ impl Config {
 }
 
 impl FromClad {
+    fn judge(&self) -> Result<()> {
+        self.address()?;
+        ensure!(
+            self.min_severity.is_none() || self.severity().is_some(),
+            "from.clad.min_severity: trace, debug, info, warn, error or fatal, not {:?}",
+            self.min_severity.as_deref().unwrap_or_default()
+        );
+        Ok(())
+    }
+
     pub(crate) fn address(&self) -> Result<Address> {
         let address: Address = self.server.parse().with_context(|| format!("from.clad.server: {:?}", self.server))?;
         match &address {
@@ -564,6 +581,27 @@ mod tests {
                 "min_severity",
             ),
             ("name = \"a\"\n[from.clad]\n[to.otlp]\nendpoint = \"http://h\"\ntimeout = \"0s\"\n", "more than 0"),
+            ("name = \"a\"\n[from.clad]\n[to.nats]\nservers = []\nstream = \"s\"\nsubject = \"s\"\n", "no server"),
+            (
+                "name = \"a\"\n[from.clad]\n[to.nats]\nservers = [\"nats://h\"]\nstream = \"s\"\nsubject = \"s\"\n",
+                "allow_plaintext = true",
+            ),
+            (
+                "name = \"a\"\n[from.clad]\n[to.nats]\nservers = [\"tls://u:p@h\"]\nstream = \"s\"\nsubject = \"s\"\n",
+                "a secret belongs into a file",
+            ),
+            (
+                "name = \"a\"\n[from.clad]\n[to.nats]\nservers = [\"tls://h\"]\nstream = \"s.a\"\nsubject = \"s\"\n",
+                "to.nats.stream",
+            ),
+            (
+                "name = \"a\"\n[from.clad]\n[to.nats]\nservers = [\"tls://h\"]\nstream = \"s\"\nsubject = \"s.*\"\n",
+                "to.nats.subject",
+            ),
+            (
+                "name = \"a\"\n[from.clad]\n[to.nats]\nservers = [\"tls://h\"]\nstream = \"s\"\nsubject = \"s\"\nuser = \"u\"\n",
+                "go together",
+            ),
             ("name = \"a\"\n[from.journal]\n[to.objects]\nurl = \"s3://b\"\n", "from.clad"),
             ("name = \"a\"\n[from.clad]\n[to.objects]\nurl = \"b\"\n", "s3://BUCKET/PREFIX"),
             ("name = \"a\"\n[from.clad]\n[to.objects]\nurl = \"s3:///p\"\n", "the bucket's name"),

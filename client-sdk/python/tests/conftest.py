@@ -68,7 +68,6 @@ class Daemon:
 
     def kill(self) -> None:
         if self.process is not None:
-            self.process.send_signal(signal.SIGCONT)
             self.process.kill()
             self.process.wait()
             self.process = None

@@ -4,6 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use clad_client::{Event, Reader};
+use clad_e2e::hold::{Holder, threads};
 use clad_e2e::proxy::{Place, Proxy};
 use clad_e2e::tool::clactl_ends;
 use clad_e2e::{Daemon, Raw, Rng, Setup, TEST_TIMEOUT, json};
@@ -223,6 +224,37 @@ fn what_is_gone_or_too_large_is_left_out_and_the_rest_comes() {
         "{}",
         relay.said()
     );
+}
+
+/// The cursor stays behind what a crash of the far log can take away, also over a start of the relay with nothing new.
+#[test]
+#[ignore = "needs clad-relay: `cargo xtask ci relay`"]
+fn what_the_far_log_has_only_received_is_held_here() {
+    let (near, mut far) = (small().start(), small().start());
+    let mut relay = relay(&near, &far, "");
+    Numbers::new(&near).append(3, 0);
+    relay.start();
+    let stands = |relay: &Relay, end: u64| relay.say("status").contains(&format!("next offset  {end}\n"));
+    let end = |log: &Daemon| log.status().offsets.expect("offsets");
+    let before = end(&near).durable;
+    wait("its cursor", || stands(&relay, before));
+    let flush = |name: &str| name.starts_with("clad-write") || name.starts_with("clad-ingest");
+    let disk = Holder::of_flushes(&threads(far.pid(), flush));
+    disk.hold();
+    Numbers::new(&near).append(4, 0);
+    wait("received there", || end(&far).received == end(&near).received);
+    relay.kill9();
+    relay.start();
+    // Five times as long as a cursor takes that moves.
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(end(&far).durable < end(&near).durable, "the far log has flushed");
+    assert!(stands(&relay, before), "{}", relay.say("status"));
+    drop(disk);
+    far.kill9();
+    far.restart();
+    wait("all", || appends(&far) == appends(&near));
+    let all = end(&near).durable;
+    wait("its cursor", || stands(&relay, all));
 }
 
 /// Two logs that forward to each other: what came from here does not come back.

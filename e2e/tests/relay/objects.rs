@@ -34,7 +34,7 @@ fn to_bucket<'a>(bucket: &'a Bucket, more: &'a str) -> impl FnOnce(&Relay) -> St
     move |relay| bucket.lines(&relay.folder()) + more
 }
 
-fn end(daemon: &Daemon) -> u64 {
+pub(crate) fn end(daemon: &Daemon) -> u64 {
     daemon.status().offsets.expect("offsets").durable
 }
 
@@ -53,7 +53,7 @@ fn verify(relay: &Relay, more: &[&str]) -> (String, bool) {
 }
 
 /// Bodies of the log by offset.
-fn bodies(daemon: &Daemon) -> Vec<(u64, String)> {
+pub(crate) fn bodies(daemon: &Daemon) -> Vec<(u64, String)> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let stored = runtime.block_on(clad_e2e::readback::served(&daemon.address("unix")));
     stored.iter().map(|record| (record.offset, String::from_utf8_lossy(&record.body).into_owned())).collect()

@@ -17,9 +17,9 @@ use clad_client::{
 };
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::source::{Append, Cursored, Source, other_than};
+use super::source::{Append, Cursored, Source, other_than, start};
 use crate::Stop;
-use crate::config::{self, FromClad, ToClad};
+use crate::config::{FromClad, ToClad};
 use crate::metrics;
 
 /// Pauses between two connections to the far log.
@@ -202,10 +202,7 @@ async fn open(
             Ok(Ok((source, far, place.offset, true)))
         }
         (None, None) => {
-            let offset = match from.start {
-                config::Start::Beginning => near.lowest,
-                config::Start::Now => near.end,
-            };
+            let offset = start(from, &near);
             let place = Cursor { log_id: near.log_id, epoch: near.epoch, offset };
             let source =
                 Source::begin_at(from, near.cursors, name, Start::Offset(offset), Some(place), note(offset)).await?;

@@ -9,9 +9,11 @@
 //! - Memory does not grow with an outage: one request is under way, and the log keeps the rest.
 
 pub(crate) mod clad;
+pub(crate) mod nats;
 pub(crate) mod objects;
 mod otlp;
 mod source;
+mod value;
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -135,7 +137,11 @@ fn message_of(chunk: &Chunk, log_id: &str) -> ResourceLogs {
         add_place(&mut record, log_id, chunk.epoch(), offset);
         record
     });
-    let records: Vec<LogRecord> = records.collect();
+    with_records(chunk, records.collect())
+}
+
+/// Records with the resource and the scope of their append.
+fn with_records(chunk: &Chunk, records: Vec<LogRecord>) -> ResourceLogs {
     match chunk.group() {
         Some(group) => clad_proto::otlp::message_with(&group, records),
         None => ResourceLogs {
@@ -223,7 +229,11 @@ async fn until_answered(endpoint: &Otlp, request: &[u8]) -> Answer {
 /// Notes what the endpoint does not take: where it is in the log, which has it for as long as retention lets it.
 fn bury(path: &Path, parts: &[Part], rejected: u64, text: &str) -> Result<()> {
     let (Some(first), Some(last)) = (parts.first(), parts.last()) else { return Ok(()) };
-    let (from, to) = (first.first_offset, last.first_offset + u64::from(last.count));
+    note_dead_letters(path, (first.first_offset, last.first_offset + u64::from(last.count)), rejected, text)
+}
+
+/// Notes offsets, from the first to below the second, of which so many records are not taken.
+fn note_dead_letters(path: &Path, (from, to): (u64, u64), rejected: u64, text: &str) -> Result<()> {
     let line =
         serde_json::json!({ "from": from, "to": to, "rejected": rejected, "reason": text, "time": crate::log::now() });
     let write = || {

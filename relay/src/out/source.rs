@@ -242,6 +242,14 @@ impl Cursored {
     }
 }
 
+/// Where a relay begins that has brought nothing yet.
+pub(super) fn start(from: &FromClad, near: &Cursored) -> u64 {
+    match from.start {
+        config::Start::Beginning => near.lowest,
+        config::Start::Now => near.end,
+    }
+}
+
 fn filter(from: &FromClad) -> Option<Filter> {
     let mut filter = Filter::new();
     if let Some(component) = &from.component {

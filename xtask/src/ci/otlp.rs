@@ -168,19 +168,9 @@ impl Folders {
         Ok(Self { root: root.to_owned(), sources: root.join("e2e/otlp"), built })
     }
 
-    /// A call of Go in one of the modules that may download; `go.sum` says what. Its files can be removed with the build folder.
     fn go(&self, module: &str) -> Result<Command> {
-        if sdk_go::tool("go") == Path::new("go") {
-            need("go", &["golang-go"])?;
-        }
-        let mut go = sdk_go::go(&self.root, "go");
-        // An older Go fetches the one that a module asks for.
-        for name in ["GOTOOLCHAIN", "GOPROXY"] {
-            go.env_remove(name);
-            go.envs(std::env::var_os(name).map(|value| (name, value)));
-        }
-        go.current_dir(self.sources.join(module)).env("GOFLAGS", "-modcacherw").env("GOBIN", self.built.join("bin"));
-        go.env("CGO_ENABLED", "0");
+        let mut go = sdk_go::downloading(&self.root, &self.sources.join(module))?;
+        go.env("GOBIN", self.built.join("bin"));
         Ok(go)
     }
 

@@ -2,8 +2,8 @@
 //! back, and over kills of every part. And every kind of sender at once, these among them, over 200 kills of each.
 //!
 //! Invariants: the relay is a workspace of its own, built and judged here; systemd's programs are unpacked below the build
-//! folder, and not installed. moto, DuckDB and pyarrow are installed there too: they play object storage, and read it. The cases
-//! are the tests in `e2e/tests/relay`, `e2e/tests/journald` and `e2e/tests/senders`.
+//! folder, and not installed. moto, DuckDB and pyarrow are installed there too: they play object storage, and read it. A server of NATS and
+//! its client in Go are built there. The cases are the tests in `e2e/tests/relay`, `e2e/tests/journald` and `e2e/tests/senders`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +11,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::disk::{built_tests, call, closing_words};
-use super::{Run, need, need_what, output, sdk_python, target, unpacked};
+use super::{Run, need, need_what, output, sdk_go, sdk_python, target, unpacked};
 
 const KILLS_DEFAULT: u64 = 30;
 /// Kills of each kind of sender, at least. They take a minute: all kinds send to one daemon.
@@ -22,7 +22,7 @@ const ENTRIES_PER_KILL: u64 = 500;
 const PACKAGES: [&str; 5] =
     ["systemd-journal-remote", "libmicrohttpd12", "libcurl4", "libcurl3-gnutls", "libsystemd-shared"];
 
-const CASES: [(&str, &str, &str); 37] = [
+const CASES: [(&str, &str, &str); 46] = [
     ("relay", "lines become records", "files::lines_are_records_with_the_bytes_that_they_have"),
     ("relay", "records of several lines", "files::a_record_of_several_lines_is_one"),
     ("relay", "files from now on", "files::a_relay_that_begins_now_leaves_what_is_old_and_nothing_behind_it"),
@@ -45,6 +45,7 @@ const CASES: [(&str, &str, &str); 37] = [
     ("relay", "a far log that is another one", "forward::a_far_log_that_is_another_stops_it_until_a_person_says_so"),
     ("relay", "a log that was restored", "forward::a_log_that_was_restored_stops_it_with_the_numbers_of_both"),
     ("relay", "what is gone or too large", "forward::what_is_gone_or_too_large_is_left_out_and_the_rest_comes"),
+    ("relay", "a far log that does not flush", "forward::what_the_far_log_has_only_received_is_held_here"),
     ("relay", "a circle", "forward::a_circle_is_refused"),
     ("relay", "a far log within TLS", "forward::a_far_log_within_tls_takes_what_a_rule_lets_the_relay_forward"),
     ("relay", "an endpoint that refuses", "out::what_an_endpoint_does_not_take_is_split_kept_or_noted"),
@@ -66,6 +67,22 @@ const CASES: [(&str, &str, &str); 37] = [
     ("relay", "an archive that retention overtook", "objects::what_retention_took_is_an_object_without_a_row"),
     ("relay", "a bucket that is away", "objects::a_bucket_that_is_away_is_waited_for_and_nothing_is_missing"),
     ("relay", "an archive that has expired", "objects::an_archive_that_has_expired_stops_it_until_a_person_goes_on"),
+    ("relay", "to NATS over kills", "nats::every_record_is_in_a_stream_once_over_kills_and_lost_answers"),
+    ("relay", "two relays at one stream", "nats::two_relays_at_one_stream_make_one_chain"),
+    ("relay", "a stream that was purged", "nats::a_stream_goes_on_though_its_messages_were_removed"),
+    (
+        "relay",
+        "a stream that is another one, or was restored",
+        "nats::a_stream_that_is_another_or_has_less_stops_it_until_a_person_goes_on",
+    ),
+    ("relay", "somebody else in the stream", "nats::somebody_else_in_the_stream_stops_it"),
+    ("relay", "a stream of a log that was restored", "nats::a_stream_of_a_log_that_was_restored_stops_it"),
+    (
+        "relay",
+        "messages of OTLP, too large, or gone",
+        "nats::a_message_is_an_append_and_what_is_too_large_or_gone_is_said",
+    ),
+    ("relay", "a server of NATS that is away", "nats::an_outage_of_the_server_is_waited_out"),
     ("relay", "an outage in flat memory", "files::an_outage_is_waited_out_with_flat_memory"),
     ("relay", "rotation by renames", "rotation::every_line_comes_once_and_in_order_over_renames_and_kills"),
     (
@@ -103,22 +120,24 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     };
     need("logrotate", &["logrotate"])?;
     need("journalctl", &["systemd"])?;
-    let (root, workspace) = (run.root.clone(), run.root.join("relay"));
+    let root = run.root.clone();
     for (case, words) in [
         ("its format", &["fmt", "--check"][..]),
         ("clippy", &["clippy", "--locked", "--quiet", "--all-targets", "--", "-D", "warnings"]),
         ("its own tests", &["test", "--locked", "--quiet"]),
     ] {
-        run.case(case, || cargo(&relay_target(&root), &workspace, words));
+        run.case(case, || cargo(&root, words));
     }
     let relay = built(&run.root)?;
     let programs = unpacked(&run.root, "journald", &PACKAGES, &["lib/systemd/systemd-journal-upload"])?;
     let (relays, uploads) = (built_tests(&run.root, "relay")?, built_tests(&run.root, "journald")?);
     let senders = built_tests(&run.root, "senders")?;
     let python = python(&run.root)?;
+    let (nats_server, nats_client) = nats(&run.root)?;
     let passes = |mut command: Command| {
         command.env("CLAD_RELAY", &relay).env("CLAD_RELAY_KILLS", kills.to_string());
         command.env("CLAD_OBJECTS_PYTHON", &python);
+        command.env("CLAD_NATS_SERVER", &nats_server).env("CLAD_NATS_CLIENT", &nats_client);
         command.env("CLAD_RELAY_ENTRIES", (kills * ENTRIES_PER_KILL).to_string());
         command.env("CLAD_JOURNALD_PROGRAMS", &programs).env("CLAD_JOURNALD_KILLS", kills.to_string());
         command.env("CLAD_SENDERS_KILLS", kills.max(SENDERS_KILLS).to_string());
@@ -149,6 +168,18 @@ fn python(root: &Path) -> Result<PathBuf> {
     Ok(program)
 }
 
+/// A server of NATS and a client of another make, at the versions of `e2e/nats`.
+fn nats(root: &Path) -> Result<(PathBuf, PathBuf)> {
+    let (sources, built) = (root.join("e2e/nats"), target(root).join("nats"));
+    output(sdk_go::downloading(root, &sources)?.args(["vet", "."]))?;
+    let build = |name: &str, package: &str| {
+        let program = built.join(name);
+        output(sdk_go::downloading(root, &sources)?.args(["build", "-o"]).arg(&program).arg(package))?;
+        anyhow::Ok(program)
+    };
+    Ok((build("nats-server", "github.com/nats-io/nats-server/v2")?, build("client", ".")?))
+}
+
 /// Logs of real programs, by every way in.
 fn real_logs(run: &mut Run) -> Result<()> {
     let (relay, tests) = (built(&run.root)?, built_tests(&run.root, "senders")?);
@@ -171,17 +202,16 @@ fn shows(command: &mut Command) -> Result<()> {
 
 /// The program, built.
 pub(super) fn built(root: &Path) -> Result<PathBuf> {
-    let target = relay_target(root);
-    cargo(&target, &root.join("relay"), &["build", "--locked", "--quiet"])?;
-    Ok(target.join("debug/clad-relay"))
+    cargo(root, &["build", "--locked", "--quiet"])?;
+    Ok(relay_target(root).join("debug/clad-relay"))
 }
 
-/// Where it is built: beside the workspace's own programs, which have other dependencies.
+/// Where its programs are: beside the workspace's own, which have other dependencies. What both have in common is built once.
 fn relay_target(root: &Path) -> PathBuf {
     target(root).join("relay")
 }
 
-fn cargo(target: &Path, workspace: &Path, words: &[&str]) -> Result<()> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    output(Command::new(cargo).current_dir(workspace).env("CARGO_TARGET_DIR", target).args(words)).map(drop)
+fn cargo(root: &Path, words: &[&str]) -> Result<()> {
+    let mut cargo = super::sim::cargo(&root.join("relay"));
+    output(super::set_apart(&mut cargo, root, &relay_target(root)).args(words)).map(drop)
 }

@@ -254,6 +254,21 @@ pub(super) fn go(root: &Path, program: &str) -> Command {
     command
 }
 
+/// A call of Go in a module that may download; `go.sum` says what. Its files can be removed with the build folder.
+pub(super) fn downloading(root: &Path, module: &Path) -> Result<Command> {
+    if tool("go") == Path::new("go") {
+        need("go", &["golang-go"])?;
+    }
+    let mut go = go(root, "go");
+    // An older Go fetches the one that a module asks for.
+    for name in ["GOTOOLCHAIN", "GOPROXY"] {
+        go.env_remove(name);
+        go.envs(std::env::var_os(name).map(|value| (name, value)));
+    }
+    go.current_dir(module).env("GOFLAGS", "-modcacherw").env("CGO_ENABLED", "0");
+    Ok(go)
+}
+
 /// `go version go1.22.3 linux/amd64` is 22.
 fn minor(version: &str) -> Option<u32> {
     let (_, rest) = version.split_once("go1.")?;

@@ -21,7 +21,7 @@ use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::{ColumnPath, TypePtr};
 
-use super::value;
+use crate::out::value;
 
 /// DuckDB's own size: a reader takes a group as one piece of work.
 pub(super) const ROW_GROUP_ROWS: usize = 122_880;

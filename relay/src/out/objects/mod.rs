@@ -14,7 +14,6 @@
 //! | [`columns`] | records as rows, and row groups |
 //! | [`names`] | the names of objects |
 //! | [`object`] | an object, and what it says of itself |
-//! | [`value`] | values as text |
 //! | [`verify`] | the whole archive, looked through |
 
 mod bucket;
@@ -22,7 +21,6 @@ mod chain;
 mod columns;
 mod names;
 mod object;
-mod value;
 mod verify;
 
 use std::time::Duration;
@@ -31,9 +29,9 @@ use anyhow::{Context, Result};
 use clad_client::{Cursor, Event, Gap, Start};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::source::{Cursored, Source};
+use super::source::{Cursored, Source, start};
 use crate::Stop;
-use crate::config::{self, FromClad, ToObjects};
+use crate::config::{FromClad, ToObjects};
 use crate::metrics;
 use bucket::Bucket;
 use chain::{Chain, Stored};
@@ -94,13 +92,6 @@ pub(crate) async fn begin(from: &FromClad, to: &ToObjects, name: &str, is_at_cur
     near.cursors.remove(name).await?;
     near.cursors.commit(name, place, from.hold, note).await?;
     Ok(format!("{name} begins history {history} of the archive at offset {}", place.offset))
-}
-
-fn start(from: &FromClad, near: &Cursored) -> u64 {
-    match from.start {
-        config::Start::Beginning => near.lowest,
-        config::Start::Now => near.end,
-    }
 }
 
 async fn open<'a>(from: &FromClad, to: &ToObjects, name: &str, bucket: &'a Bucket) -> Result<Archive<'a>> {

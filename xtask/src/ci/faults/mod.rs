@@ -241,19 +241,20 @@ impl Copied {
         command
     }
 
-    /// Builds tests of the copy, and answers the program of the target of that name.
-    fn test_program(&self, target: &str, args: &[&str]) -> Result<Program> {
+    /// Builds tests of the copy, and answers the program of that package.
+    fn test_program(&self, package: &str, args: &[&str]) -> Result<Program> {
         let said = output(self.cargo(&["test", "--no-run", "--message-format=json"]).args(args))?;
         for line in said.lines().filter(|line| line.starts_with('{')) {
             let artifact: Value = serde_json::from_str(line).context("cargo's messages")?;
             let (path, manifest) = (artifact["executable"].as_str(), artifact["manifest_path"].as_str());
-            let is_it = artifact["profile"]["test"] == true && artifact["target"]["name"] == target;
+            let id = artifact["package_id"].as_str().unwrap_or_default();
+            let is_it = artifact["profile"]["test"] == true && id.contains(&format!("#{package}@"));
             if let (Some(path), Some(manifest), true) = (path, manifest, is_it) {
                 let folder = Path::new(manifest).parent().context("a manifest's folder")?;
                 return Ok(Program { path: path.into(), folder: folder.to_owned() });
             }
         }
-        bail!("no test {target} was built by {}:\n{said}", args.join(" "))
+        bail!("no test of {package} was built by {}:\n{said}", args.join(" "))
     }
 }
 
@@ -282,15 +283,15 @@ struct Programs {
 
 impl Programs {
     fn build(copied: &Copied) -> Result<Self> {
-        let sim = |test| copied.test_program(test, &["--profile", "sim", "--package", "clad-sim", "--test", test]);
+        let sim =
+            |test| copied.test_program("clad-sim", &["--profile", "sim", "--package", "clad-sim", "--test", test]);
         let models = ["--profile", "sim", "--package", "clad-models", "--features", "journal", "--test", "orders"];
         // Of the whole workspace: the libraries that others wrote are then those that its tests have built already.
-        let units =
-            |tests: &UnitTests| copied.test_program(&tests.package.replace('-', "_"), &["--workspace", "--lib"]);
+        let units = |tests: &UnitTests| copied.test_program(tests.package, &["--workspace", "--lib"]);
         Ok(Self {
             histories: sim("histories")?,
             scenes: sim("scene")?,
-            models: copied.test_program("orders", &models)?,
+            models: copied.test_program("clad-models", &models)?,
             units: UNIT_TESTS.iter().map(units).collect::<Result<_>>()?,
         })
     }

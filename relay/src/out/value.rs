@@ -7,7 +7,16 @@ use std::io::Write;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use clad_proto::{KvsRef, ValueRef};
+use clad_proto::{KvsRef, RecordView, ValueRef};
+
+/// Writes the body of a record: bytes and strings as they are, anything else as JSON, nothing where it has none.
+pub(super) fn body(out: &mut Vec<u8>, record: &RecordView<'_>) {
+    match (record.body_bytes(), record.body()) {
+        (Some(content), _) => out.extend_from_slice(content),
+        (None, Some(value)) => text(out, value),
+        (None, None) => {}
+    }
+}
 
 /// Writes a value: a string as it is, anything else as JSON.
 pub(super) fn text(out: &mut Vec<u8>, value: ValueRef<'_>) {

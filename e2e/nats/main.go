@@ -1,0 +1,122 @@
+// What a test does to a stream of NATS beside clad-relay, and what a consumer of another make finds in it.
+//
+//	nats SERVER make STREAM SUBJECT [MAX_AGE] · purge STREAM · remove STREAM · publish SUBJECT TEXT · read STREAM
+//
+// `read` prints a line of JSON for each message that is there, in the order of the stream.
+package main
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+const timeout = 60 * time.Second
+
+type message struct {
+	Sequence uint64            `json:"sequence"`
+	Subject  string            `json:"subject"`
+	Headers  map[string]string `json:"headers"`
+	Data     string            `json:"data"` // in hex
+}
+
+func main() {
+	if err := run(os.Args[1], os.Args[2], os.Args[3:]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(server, command string, args []string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	connection, err := nats.Connect(server, nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
+		nats.ReconnectWait(20*time.Millisecond))
+	if err != nil {
+		return err
+	}
+	defer connection.Close()
+	for !connection.IsConnected() {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	js, err := jetstream.New(connection)
+	if err != nil {
+		return err
+	}
+	switch command {
+	case "make":
+		config := jetstream.StreamConfig{Name: args[0], Subjects: []string{args[1]}, Storage: jetstream.FileStorage}
+		if len(args) > 2 {
+			if config.MaxAge, err = time.ParseDuration(args[2]); err != nil {
+				return err
+			}
+			config.Duplicates = config.MaxAge
+		}
+		_, err = js.CreateStream(ctx, config)
+		return err
+	case "purge":
+		stream, err := js.Stream(ctx, args[0])
+		if err != nil {
+			return err
+		}
+		return stream.Purge(ctx)
+	case "remove":
+		return js.DeleteStream(ctx, args[0])
+	case "publish":
+		_, err = js.Publish(ctx, args[0], []byte(args[1]))
+		return err
+	case "read":
+		return read(ctx, js, args[0])
+	}
+	return fmt.Errorf("no such command: %s", command)
+}
+
+func read(ctx context.Context, js jetstream.JetStream, name string) error {
+	stream, err := js.Stream(ctx, name)
+	if err != nil {
+		return err
+	}
+	info := stream.CachedInfo()
+	if info.State.Msgs == 0 {
+		return nil
+	}
+	consumer, err := stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{})
+	if err != nil {
+		return err
+	}
+	messages, err := consumer.Messages()
+	if err != nil {
+		return err
+	}
+	defer messages.Stop()
+	out := json.NewEncoder(os.Stdout)
+	for {
+		next, err := messages.Next(jetstream.NextContext(ctx))
+		if err != nil {
+			return err
+		}
+		about, err := next.Metadata()
+		if err != nil {
+			return err
+		}
+		found := message{about.Sequence.Stream, next.Subject(), map[string]string{}, hex.EncodeToString(next.Data())}
+		for name := range next.Headers() {
+			found.Headers[name] = next.Headers().Get(name)
+		}
+		if err := out.Encode(found); err != nil {
+			return err
+		}
+		if about.Sequence.Stream >= info.State.LastSeq {
+			return nil
+		}
+	}
+}
