@@ -1,5 +1,6 @@
 //! The file of a relay: one source, and the log that it goes to.
 
+mod kafka;
 mod nats;
 
 use std::net::SocketAddr;
@@ -10,7 +11,10 @@ use bytesize::ByteSize;
 use clad_client::{AckLevel, Address};
 use serde::Deserialize;
 
-pub(crate) use nats::{Format as NatsFormat, ToNats, Who as NatsWho};
+pub(crate) use kafka::ToKafka;
+#[cfg(feature = "kafka")]
+pub(crate) use kafka::{Compression, PartitionBy};
+pub(crate) use nats::{ToNats, Who as NatsWho};
 
 /// Sizes of an object: below it is no more than its footer, and above it one request takes no more.
 const OBJECT_BYTES_MIN: u64 = 64 << 10;
@@ -107,6 +111,7 @@ pub(crate) enum To {
     Clad(ToClad),
     Otlp(ToOtlp),
     Objects(ToObjects),
+    Kafka(ToKafka),
     Nats(ToNats),
 }
 
@@ -159,6 +164,17 @@ pub(crate) enum Format {
 pub(crate) enum Place {
     Folder(PathBuf),
     Bucket { bucket: String, prefix: String },
+}
+
+/// Form of a message of NATS or Kafka.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum MessageFormat {
+    /// An append each: `ExportLogsServiceRequest` of OTLP as protobuf.
+    #[default]
+    Otlp,
+    /// A record each: its body.
+    Body,
 }
 
 /// An endpoint of OTLP over HTTP.
@@ -256,6 +272,10 @@ impl Config {
                 from.judge()?;
                 to.judge()?;
             }
+            (From::Clad(from), To::Kafka(to)) => {
+                from.judge()?;
+                to.judge()?;
+            }
             (From::Clad(from), To::Otlp(to)) => {
                 from.judge()?;
                 to.url()?;
@@ -281,9 +301,9 @@ impl Config {
                 );
                 to.judge()?;
             }
-            (From::Journal(_) | From::Files(_), To::Otlp(_) | To::Objects(_) | To::Nats(_)) => {
+            (From::Journal(_) | From::Files(_), To::Otlp(_) | To::Objects(_) | To::Kafka(_) | To::Nats(_)) => {
                 bail!(
-                    "to.otlp, to.objects, to.nats: from.clad; journal and files go to a clad first, where they are safe"
+                    "to.otlp, to.objects, to.kafka, to.nats: from.clad; journal and files go to a clad first, where they are safe"
                 )
             }
             (From::Journal(_) | From::Files(_), To::Clad(to)) => {
@@ -331,6 +351,10 @@ impl Config {
                 format!("{} ({})", to.server, to.ack.as_deref().unwrap_or("the highest level that the log offers"))
             }
             To::Otlp(to) => format!("{} (OTLP, each record at least once)", to.endpoint),
+            To::Kafka(to) => {
+                let once = if to.exactly_once { "once" } else { "at least once" };
+                format!("topic {} of Kafka at {}, each record {once}", to.topic, to.servers.join(", "))
+            }
             To::Nats(to) => format!("stream {} of NATS at {}, as {}", to.stream, to.servers.join(", "), to.subject),
             To::Objects(to) => {
                 let Format::Parquet = to.format;

@@ -39,7 +39,7 @@ use config::{Config, From, To};
 use log::Log;
 use state::State;
 
-/// Brings to clad what is logged elsewhere, and from a clad to another, to OTLP, NATS or object storage.
+/// Brings to clad what is logged elsewhere, and from a clad to another, to OTLP, Kafka, NATS or object storage.
 #[derive(Parser)]
 #[command(version, about)]
 struct Cli {
@@ -59,7 +59,7 @@ enum Command {
     Begin {
         #[command(flatten)]
         file: File,
-        /// Begin where the relay's cursor is: a new history of an archive, or behind what a stream of NATS has
+        /// Begin where the relay's cursor is: a new history of an archive, or behind what a topic of Kafka or a stream of NATS has
         #[arg(long)]
         at_cursor: bool,
     },
@@ -85,8 +85,8 @@ struct File {
 type Stop = watch::Receiver<bool>;
 
 fn main() -> ExitCode {
-    let filter =
-        tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info,async_nats=warn".into());
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| "info,async_nats=warn,librdkafka=off".into());
     let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
     subscriber.with_ansi(false).init();
     // One provider for all of this process's TLS.
@@ -111,7 +111,7 @@ async fn run(command: Command) -> Result<()> {
             match (&config.from, &config.to) {
                 (From::Clad(from), _) => say(&out::status(from, &config.name).await?),
                 (_, To::Clad(to)) => say(&log::status(to, &config.name).await?),
-                (_, To::Otlp(_) | To::Objects(_) | To::Nats(_)) => Ok(()),
+                (_, To::Otlp(_) | To::Objects(_) | To::Kafka(_) | To::Nats(_)) => Ok(()),
             }
         }
         Command::Verify { file: File { file, .. }, which } => {
@@ -126,16 +126,20 @@ async fn run(command: Command) -> Result<()> {
         }
         Command::Begin { file: File { file, state }, at_cursor } => {
             let config = Config::read(&file)?;
-            if let (From::Clad(from), To::Objects(_) | To::Nats(_)) = (&config.from, &config.to) {
+            if let (From::Clad(from), To::Objects(_) | To::Kafka(_) | To::Nats(_)) = (&config.from, &config.to) {
                 // Nobody writes there meanwhile.
                 let _alone = State::open(&state, &file)?.of(&config.name)?;
                 return say(&match &config.to {
                     To::Objects(to) => out::objects::begin(from, to, &config.name, at_cursor).await?,
+                    #[cfg(feature = "kafka")]
+                    To::Kafka(to) => out::kafka::begin(from, to, &config.name, at_cursor).await?,
+                    #[cfg(not(feature = "kafka"))]
+                    To::Kafka(_) => return Ok(()),
                     To::Nats(to) => out::nats::begin(from, to, &config.name, at_cursor).await?,
                     To::Clad(_) | To::Otlp(_) => return Ok(()),
                 });
             }
-            ensure!(!at_cursor, "--at-cursor is for a relay to.objects or to.nats");
+            ensure!(!at_cursor, "--at-cursor is for a relay to.objects, to.kafka or to.nats");
             match &config.from {
                 From::Clad(from) => out::begin(from, &config.name).await?,
                 _ => State::open(&state, &file)?.forget(&config.name)?,
@@ -172,11 +176,15 @@ async fn relay(config: &Config, state: State) -> Result<()> {
         (From::Clad(from), To::Otlp(to)) => return out::run(from, to, &config.name, &dead_letters, stopped).await,
         (From::Clad(from), To::Clad(to)) => return out::clad::run(from, to, &config.name, stopped).await,
         (From::Clad(from), To::Objects(to)) => return out::objects::run(from, to, &config.name, stopped).await,
+        #[cfg(feature = "kafka")]
+        (From::Clad(from), To::Kafka(to)) => {
+            return out::kafka::run(from, to, &config.name, &dead_letters, stopped).await;
+        }
         (From::Clad(from), To::Nats(to)) => {
             return out::nats::run(from, to, &config.name, &dead_letters, stopped).await;
         }
         (_, To::Clad(to)) => to,
-        (_, To::Otlp(_) | To::Objects(_) | To::Nats(_)) => return Ok(()),
+        (_, To::Otlp(_) | To::Objects(_) | To::Kafka(_) | To::Nats(_)) => return Ok(()),
     };
     let mut stopping = stopped.clone();
     let (log, place) = tokio::select! {

@@ -136,10 +136,10 @@ const CLAD: Package = Package {
 };
 const RELAY: Package = Package {
     name: "clad-relay",
-    depends: "systemd (>= 247)",
+    depends: "systemd (>= 247), libssl3", // what librdkafka speaks TLS by
     description: "Relays of clad: systemd's journal and files\n \
                   Brings to clad what is logged elsewhere on the host, each record once,\n \
-                  and from a clad to another clad or to OTLP.",
+                  and from a clad to another clad, OTLP, Kafka, NATS or object storage.",
     conffiles: "",
     scripts: [("postinst", RELAY_POSTINST), ("prerm", RELAY_PRERM), ("postrm", RELAY_POSTRM)],
 };
@@ -292,7 +292,8 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<PathBuf> {
     if words == ["relay"] {
         let target = crate::ci::target(root).join("relay");
         let mut build = Command::new(cargo);
-        build.current_dir(root.join("relay")).env("CARGO_TARGET_DIR", &target).args(["build", "--locked", "--release"]);
+        let build = build.current_dir(root.join("relay")).env("CARGO_TARGET_DIR", &target);
+        build.args(["build", "--locked", "--release", crate::ci::RELAY_FEATURES]);
         ensure!(build.status()?.success(), "the relay was not built");
         return relay_deb(root, &target.join("release/clad-relay"), &crate::ci::target(root).join("package"), "-Zxz");
     }

@@ -14,6 +14,7 @@ mod endpoint;
 mod files;
 mod forward;
 mod journal;
+mod kafka;
 mod nats;
 mod objects;
 mod out;

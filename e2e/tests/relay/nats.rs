@@ -112,7 +112,7 @@ impl Server {
     }
 }
 
-fn bytes_of(hex: &str) -> Vec<u8> {
+pub(crate) fn bytes_of(hex: &str) -> Vec<u8> {
     let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).expect("hex");
     (0..hex.len()).step_by(2).map(byte).collect()
 }

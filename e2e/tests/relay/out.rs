@@ -98,7 +98,9 @@ fn every_record_comes_to_an_endpoint_over_kills_and_lost_answers() {
     twice += records.len() as u64 - stored;
     let ids: std::collections::BTreeSet<_> = records.iter().map(|(_, record)| number(record, "clad.epoch")).collect();
     assert!(ids.len() > 1, "each kill of the daemon began an epoch: {ids:?}");
-    // Once it has been ended well, nothing comes again.
+    // Once it has been ended well, nothing comes again. The last answer may have been lost: it is waited for.
+    let end = super::objects::end(&daemon);
+    wait("its cursor is at the end", || relay.say("status").contains(&format!("next offset  {end}\n")));
     assert!(relay.term(), "{}", relay.said());
     let before = endpoint.records().len();
     relay.start();

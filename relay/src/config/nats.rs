@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
+use super::MessageFormat;
+
 /// A stream of NATS JetStream.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -17,7 +19,7 @@ pub(crate) struct ToNats {
     /// Subject of the messages; one that the stream takes.
     pub(crate) subject: String,
     #[serde(default)]
-    pub(crate) format: Format,
+    pub(crate) format: MessageFormat,
     /// Who the relay is: a file of credentials, as `nsc` makes it; or a user with a password; or a token.
     #[serde(default)]
     pub(crate) credentials_file: Option<PathBuf>,
@@ -41,17 +43,6 @@ pub(crate) struct ToNats {
     /// The longest time for an answer.
     #[serde(default = "super::timeout")]
     pub(crate) timeout: String,
-}
-
-/// Form of a message.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Format {
-    /// An append each: `ExportLogsServiceRequest` of OTLP as protobuf.
-    #[default]
-    Otlp,
-    /// A record each: its body.
-    Body,
 }
 
 /// How the relay says who it is.

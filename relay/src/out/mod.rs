@@ -9,14 +9,17 @@
 //! - Memory does not grow with an outage: one request is under way, and the log keeps the rest.
 
 pub(crate) mod clad;
+#[cfg(feature = "kafka")]
+pub(crate) mod kafka;
+mod message;
 pub(crate) mod nats;
 pub(crate) mod objects;
 mod otlp;
 mod source;
 mod value;
 
-use std::fs::OpenOptions;
-use std::io::Write;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::time::Duration;
 
@@ -37,11 +40,57 @@ pub(crate) use source::{begin, status};
 
 /// Bytes of records at which a request goes. The specification recommends that receivers take 20 MiB.
 const REQUEST_BYTES: usize = 1 << 20;
+/// So much of the end of the file of dead letters is read for what is noted already.
+const NOTED_BYTES: u64 = 64 << 10;
 /// The longest time that a record waits for others.
 const LINGER: Duration = Duration::from_millis(200);
 /// Pauses between tries.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const LONGEST_CONNECTION_PAUSE: Duration = Duration::from_secs(10);
+
+/// What ends a connection.
+#[derive(Debug)]
+enum Trouble {
+    /// It can be tried again.
+    Later(String),
+    /// Only a person goes on.
+    Stop(anyhow::Error),
+}
+
+impl From<anyhow::Error> for Trouble {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Stop(error)
+    }
+}
+
+/// One connection after the other, with pauses, until the relay is stopped or only a person goes on. A connection sets
+/// its argument when it has brought something.
+async fn again_and_again(
+    stop: &mut Stop,
+    mut connection: impl AsyncFnMut(&mut bool) -> Result<(), Trouble>,
+) -> Result<()> {
+    let (mut pause, mut said) = (FIRST_PAUSE, String::new());
+    loop {
+        let mut brought = false;
+        match connection(&mut brought).await {
+            Ok(()) => return Ok(()),
+            Err(Trouble::Stop(error)) => return Err(error),
+            Err(Trouble::Later(text)) => {
+                metrics::retried("connection");
+                if brought || text != said {
+                    tracing::warn!("the server takes nothing now, and is asked again: {text}");
+                }
+                said = text;
+            }
+        }
+        pause = if brought { FIRST_PAUSE } else { (pause * 2).min(LONGEST_CONNECTION_PAUSE) };
+        tokio::select! {
+            () = sleep(pause) => {}
+            _ = stop.wait_for(|stop| *stop) => return Ok(()),
+        }
+    }
+}
 
 /// An append as a message, and its place.
 struct Part {
@@ -232,17 +281,52 @@ fn bury(path: &Path, parts: &[Part], rejected: u64, text: &str) -> Result<()> {
     note_dead_letters(path, (first.first_offset, last.first_offset + u64::from(last.count)), rejected, text)
 }
 
-/// Notes offsets, from the first to below the second, of which so many records are not taken.
+/// Notes offsets, from the first to below the second, of which so many records are not taken. What stands at the end of
+/// the file already is not noted again: it may be sent once more after a lost connection.
 fn note_dead_letters(path: &Path, (from, to): (u64, u64), rejected: u64, text: &str) -> Result<()> {
-    let line =
-        serde_json::json!({ "from": from, "to": to, "rejected": rejected, "reason": text, "time": crate::log::now() });
-    let write = || {
-        let mut file = OpenOptions::new().create(true).append(true).open(path)?;
+    let mut line = serde_json::json!({ "from": from, "to": to, "rejected": rejected, "reason": text });
+    let mut write = || {
+        let mut file = OpenOptions::new().create(true).read(true).append(true).open(path)?;
+        if is_noted(&mut file, &line)? {
+            return Ok(false);
+        }
+        line["time"] = crate::log::now().into();
         file.write_all(format!("{line}\n").as_bytes())?;
-        file.sync_all()
+        file.sync_all()?;
+        io::Result::Ok(true)
     };
-    write().with_context(|| format!("{} cannot be written", path.display()))?;
-    metrics::dead_letters(rejected);
-    tracing::error!("{rejected} records of offsets {from} to {} are not taken: {text}", to.saturating_sub(1));
+    if write().with_context(|| format!("{} cannot be written", path.display()))? {
+        metrics::dead_letters(rejected);
+        tracing::error!("{rejected} records of offsets {from} to {} are not taken: {text}", to.saturating_sub(1));
+    }
     Ok(())
+}
+
+/// Looks for a line, but for its time, at the end of a file.
+fn is_noted(file: &mut File, line: &serde_json::Value) -> io::Result<bool> {
+    let bytes = file.metadata()?.len();
+    file.seek(SeekFrom::Start(bytes.saturating_sub(NOTED_BYTES)))?;
+    let mut end = Vec::new();
+    file.take(NOTED_BYTES).read_to_end(&mut end)?;
+    Ok(end.split(|byte| *byte == b'\n').any(|text| {
+        let noted = serde_json::from_slice::<serde_json::Value>(text).ok();
+        noted.is_some_and(|noted| ["from", "to", "rejected", "reason"].iter().all(|key| noted[key] == line[key]))
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dead_letter_is_noted_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("dead-letters");
+        for (from, text) in [(1, "a"), (2, "a"), (1, "a"), (1, "b"), (2, "a")] {
+            note_dead_letters(&file, (from, 3), 1, text).expect("written");
+        }
+        let lines = std::fs::read_to_string(&file).expect("there");
+        let from = |line: &str| serde_json::from_str::<serde_json::Value>(line).expect("JSON")["from"].as_u64();
+        assert_eq!(lines.lines().filter_map(from).collect::<Vec<_>>(), [1, 2, 1]);
+    }
 }

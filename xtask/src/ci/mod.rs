@@ -32,6 +32,8 @@ mod user;
 mod whole_run;
 mod wrong;
 
+pub(crate) use relay::FEATURES as RELAY_FEATURES;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;

@@ -3,7 +3,7 @@
 //!
 //! Invariants: the relay is a workspace of its own, built and judged here; systemd's programs are unpacked below the build
 //! folder, and not installed. moto, DuckDB and pyarrow are installed there too: they play object storage, and read it. A server of NATS and
-//! its client in Go are built there. The cases are the tests in `e2e/tests/relay`, `e2e/tests/journald` and `e2e/tests/senders`.
+//! its client in Go are built there; Kafka's server comes as jars, with a client in Go. The cases are the tests in `e2e/tests/relay`, `e2e/tests/journald` and `e2e/tests/senders`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,11 +18,16 @@ const KILLS_DEFAULT: u64 = 30;
 const SENDERS_KILLS: u64 = 200;
 /// Entries of the journal for each kill.
 const ENTRIES_PER_KILL: u64 = 500;
+/// Packages have it, and the tests want it. With it alone all is built once.
+pub(crate) const FEATURES: &str = "--features=kafka";
 /// What brings `systemd-journal-upload` and `systemd-journal-remote`, and libraries that a plain Debian does not have.
 const PACKAGES: [&str; 5] =
     ["systemd-journal-remote", "libmicrohttpd12", "libcurl4", "libcurl3-gnutls", "libsystemd-shared"];
 
-const CASES: [(&str, &str, &str); 46] = [
+/// What copies the jars that a project needs.
+const MAVEN_COPY: &str = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies";
+
+const CASES: [(&str, &str, &str); 51] = [
     ("relay", "lines become records", "files::lines_are_records_with_the_bytes_that_they_have"),
     ("relay", "records of several lines", "files::a_record_of_several_lines_is_one"),
     ("relay", "files from now on", "files::a_relay_that_begins_now_leaves_what_is_old_and_nothing_behind_it"),
@@ -83,6 +88,19 @@ const CASES: [(&str, &str, &str); 46] = [
         "nats::a_message_is_an_append_and_what_is_too_large_or_gone_is_said",
     ),
     ("relay", "a server of NATS that is away", "nats::an_outage_of_the_server_is_waited_out"),
+    ("relay", "to Kafka over kills", "kafka::every_record_is_in_a_topic_once_over_kills_and_lost_answers"),
+    (
+        "relay",
+        "a topic that is another one, or was restored",
+        "kafka::a_topic_that_is_another_or_has_less_stops_it_until_a_person_goes_on",
+    ),
+    ("relay", "two processes at one topic", "kafka::a_second_process_of_a_relay_ends_the_first"),
+    (
+        "relay",
+        "Kafka within TLS, appends, and what is too large",
+        "kafka::a_message_is_an_append_within_tls_and_what_is_too_large_is_said",
+    ),
+    ("relay", "partitions of Kafka, and an outage", "kafka::components_have_partitions_and_an_outage_is_waited_out"),
     ("relay", "an outage in flat memory", "files::an_outage_is_waited_out_with_flat_memory"),
     ("relay", "rotation by renames", "rotation::every_line_comes_once_and_in_order_over_renames_and_kills"),
     (
@@ -121,23 +139,26 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     need("logrotate", &["logrotate"])?;
     need("journalctl", &["systemd"])?;
     let root = run.root.clone();
+    let relay = built(&root)?;
     for (case, words) in [
         ("its format", &["fmt", "--check"][..]),
-        ("clippy", &["clippy", "--locked", "--quiet", "--all-targets", "--", "-D", "warnings"]),
-        ("its own tests", &["test", "--locked", "--quiet"]),
+        ("clippy", &["clippy", "--locked", "--quiet", "--all-targets", FEATURES, "--", "-D", "warnings"]),
+        ("clippy without Kafka", &["clippy", "--locked", "--quiet", "--all-targets", "--", "-D", "warnings"]),
+        ("its own tests", &["test", "--locked", "--quiet", FEATURES]),
     ] {
         run.case(case, || cargo(&root, words));
     }
-    let relay = built(&run.root)?;
     let programs = unpacked(&run.root, "journald", &PACKAGES, &["lib/systemd/systemd-journal-upload"])?;
     let (relays, uploads) = (built_tests(&run.root, "relay")?, built_tests(&run.root, "journald")?);
     let senders = built_tests(&run.root, "senders")?;
     let python = python(&run.root)?;
     let (nats_server, nats_client) = nats(&run.root)?;
+    let (jars, kafka_client) = kafka(&run.root)?;
     let passes = |mut command: Command| {
         command.env("CLAD_RELAY", &relay).env("CLAD_RELAY_KILLS", kills.to_string());
         command.env("CLAD_OBJECTS_PYTHON", &python);
         command.env("CLAD_NATS_SERVER", &nats_server).env("CLAD_NATS_CLIENT", &nats_client);
+        command.env("CLAD_KAFKA_JARS", &jars).env("CLAD_KAFKA_CLIENT", &kafka_client);
         command.env("CLAD_RELAY_ENTRIES", (kills * ENTRIES_PER_KILL).to_string());
         command.env("CLAD_JOURNALD_PROGRAMS", &programs).env("CLAD_JOURNALD_KILLS", kills.to_string());
         command.env("CLAD_SENDERS_KILLS", kills.max(SENDERS_KILLS).to_string());
@@ -180,6 +201,21 @@ fn nats(root: &Path) -> Result<(PathBuf, PathBuf)> {
     Ok((build("nats-server", "github.com/nats-io/nats-server/v2")?, build("client", ".")?))
 }
 
+/// A server of Kafka, from its jars, and a client of another make, at the versions of `e2e/kafka`.
+fn kafka(root: &Path) -> Result<(PathBuf, PathBuf)> {
+    need("java", &["default-jre-headless"])?;
+    need("mvn", &["maven"])?;
+    let (sources, built) = (root.join("e2e/kafka"), target(root).join("kafka"));
+    let (jars, client) = (built.join("jars"), built.join("client"));
+    let mut mvn = Command::new("mvn");
+    mvn.args(["--quiet", "--batch-mode", "--file"]).arg(sources.join("pom.xml"));
+    mvn.args([MAVEN_COPY, "-DincludeScope=runtime"]).arg(format!("-DoutputDirectory={}", jars.display()));
+    output(&mut mvn)?;
+    output(sdk_go::downloading(root, &sources)?.args(["vet", "."]))?;
+    output(sdk_go::downloading(root, &sources)?.args(["build", "-o"]).arg(&client).arg("."))?;
+    Ok((jars, client))
+}
+
 /// Logs of real programs, by every way in.
 fn real_logs(run: &mut Run) -> Result<()> {
     let (relay, tests) = (built(&run.root)?, built_tests(&run.root, "senders")?);
@@ -202,7 +238,11 @@ fn shows(command: &mut Command) -> Result<()> {
 
 /// The program, built.
 pub(super) fn built(root: &Path) -> Result<PathBuf> {
-    cargo(root, &["build", "--locked", "--quiet"])?;
+    need_what("the headers of OpenSSL", &["libssl-dev", "pkg-config"], || {
+        let found = Command::new("pkg-config").args(["--exists", "openssl"]).status();
+        found.is_ok_and(|status| status.success())
+    })?;
+    cargo(root, &["build", "--locked", "--quiet", FEATURES])?;
     Ok(relay_target(root).join("debug/clad-relay"))
 }
 
@@ -213,5 +253,6 @@ fn relay_target(root: &Path) -> PathBuf {
 
 fn cargo(root: &Path, words: &[&str]) -> Result<()> {
     let mut cargo = super::sim::cargo(&root.join("relay"));
+    cargo.env("CFLAGS", "-O1"); // librdkafka, in half of the time
     output(super::set_apart(&mut cargo, root, &relay_target(root)).args(words)).map(drop)
 }

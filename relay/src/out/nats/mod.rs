@@ -1,56 +1,36 @@
 //! From a clad to a stream of NATS JetStream: each record once, in order.
 //!
 //! Invariants:
-//! - The stream is the checkpoint: its last message says where the relay goes on ([`message`]). Each message is stored only
+//! - The stream is the checkpoint: its last message says where the relay goes on ([`super::message`]). Each message is stored only
 //!   behind the one before it ([`stream`]), so neither a kill, nor a lost answer, nor a second relay doubles or leaves out one.
 //! - The cursor's note has the stream's sequence. So a relay goes on though the server has removed old messages, and sees
 //!   where a stream was replaced, or restored from an older copy: then it stops with both numbers, and sends nothing.
 //! - The cursor moves when the server has answered; it holds what is not brought over.
 //! - What is not brought over is a message without a record, with the reason.
 
-mod message;
 mod stream;
 
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail, ensure};
-use clad_client::{Cursor, Event, GapReason, Start};
-use tokio::time::{Instant, sleep, sleep_until};
+use clad_client::{Cursor, Event, Start};
+use tokio::time::{Instant, sleep_until};
 
+use super::Trouble;
+use super::message::{self, Place};
 use super::source::{Cursored, Source, other_than, start};
 use crate::Stop;
 use crate::config::{FromClad, ToNats};
 use crate::metrics;
-use message::Place;
-use stream::{Last, Stream, Trouble};
-
-/// Pauses between two connections.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+use stream::{Last, Stream};
 
 /// Brings a log to a stream, until the relay is stopped.
 pub(crate) async fn run(from: &FromClad, to: &ToNats, name: &str, dead_letters: &Path, mut stop: Stop) -> Result<()> {
-    let (mut pause, mut said) = (FIRST_PAUSE, String::new());
-    loop {
-        let mut brought = false;
-        match connection(from, to, name, dead_letters, &mut stop, &mut brought).await {
-            Ok(()) => return Ok(()),
-            Err(Trouble::Stop(error)) => return Err(error),
-            Err(Trouble::Later(text)) => {
-                metrics::retried("connection");
-                if brought || text != said {
-                    tracing::warn!("the server takes nothing now, and is asked again: {text}");
-                }
-                said = text;
-            }
-        }
-        pause = if brought { FIRST_PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
-        tokio::select! {
-            () = sleep(pause) => {}
-            _ = stop.wait_for(|stop| *stop) => return Ok(()),
-        }
-    }
+    let mut stopping = stop.clone();
+    super::again_and_again(&mut stop, async |brought| {
+        connection(from, to, name, dead_letters, &mut stopping, brought).await
+    })
+    .await
 }
 
 /// One connection, to its end.
@@ -111,32 +91,8 @@ async fn bring(
     dead_letters: &Path,
     stream: &mut Stream,
 ) -> Result<(), Trouble> {
-    let messages = match event {
-        Event::Records(chunk) => {
-            metrics::behind_since(Some(chunk.append_time()));
-            let behind = Cursor { offset: chunk.end_offset(), ..behind };
-            message::messages(chunk, behind, to.format, stream.max_bytes)?
-        }
-        Event::Gap(gap) => {
-            let reason = match gap.reason {
-                GapReason::Retention => "retention has removed them",
-                GapReason::Damage => "they are damaged",
-            };
-            tracing::error!("offsets {} to {} of the log cannot be read: {reason}", gap.from, gap.to - 1);
-            metrics::lost(metrics::Lost::Source);
-            vec![message::gap(gap.from, Cursor { offset: gap.to, ..behind }, reason.to_owned())]
-        }
-        Event::CaughtUp { .. } => {
-            metrics::behind_since(None);
-            return Ok(());
-        }
-        _ => return Ok(()),
-    };
-    for message in messages {
-        let Place { first, end, append, gap, .. } = &message.place;
-        if let (Some(_), Some(reason)) = (append, gap) {
-            super::note_dead_letters(dead_letters, (*first, *end), end - first, reason)?;
-        }
+    for message in message::of_event(event, behind, to.format, stream.max_bytes)? {
+        message.note_if_dead(dead_letters)?;
         metrics::handed_over(message.records);
         stream.send(message).await?;
     }

@@ -12,30 +12,16 @@ use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::context::{Context, GetStreamErrorKind, PublishErrorKind};
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::stream::LastRawMessageErrorKind;
-use async_nats::{ConnectOptions, Event};
+use async_nats::{ConnectOptions, Event, HeaderMap};
 use tokio::sync::watch;
 
-use super::message::{Message, Place};
 use crate::config::{NatsWho, ToNats};
+use crate::out::Trouble;
+use crate::out::message::{Message, Place};
 
 /// What is sent and not answered.
 const UNDER_WAY_MAX: usize = 1024;
 const UNDER_WAY_BYTES_MAX: usize = 4 << 20;
-
-/// What ends a connection.
-#[derive(Debug)]
-pub(super) enum Trouble {
-    /// It can be tried again.
-    Later(String),
-    /// Only a person goes on.
-    Stop(anyhow::Error),
-}
-
-impl From<anyhow::Error> for Trouble {
-    fn from(error: anyhow::Error) -> Self {
-        Self::Stop(error)
-    }
-}
 
 /// The end of the stream.
 #[derive(Debug, PartialEq, Eq)]
@@ -170,7 +156,8 @@ impl Stream {
         let stream = self.context.get_stream_no_info(&self.name).await.context("to.nats.stream")?;
         match stream.raw_message_builder().sequence(self.sequence).send().await {
             Ok(message) => {
-                let place = Place::of(&message.headers);
+                let header = |name: &str| message.headers.get(name).map(|value| value.as_str());
+                let place = Place::of(header);
                 Ok(place.map_or_else(|| Last::Foreign(message.subject.to_string()), Last::Of))
             }
             Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(Last::Gone),
@@ -193,9 +180,11 @@ impl Stream {
 
     /// Sends a message, to go behind all that were sent. Not cancel safe: it may be sent, and not counted.
     pub(super) async fn send(&mut self, message: Message) -> Result<(), Trouble> {
-        let Message { place, payload, records } = message;
+        let Message { place, payload, records, .. } = message;
         let bytes = payload.len();
-        let publish = PublishMessage::build().headers(place.headers()).payload(payload);
+        let mut headers = HeaderMap::new();
+        place.headers().for_each(|(name, value)| headers.insert(name, value));
+        let publish = PublishMessage::build().headers(headers).payload(payload);
         let publish = publish.expected_last_sequence(self.sequence).expected_stream(&self.name);
         let answer = self.context.send_publish(self.subject.clone(), publish).await;
         let answer = answer.map_err(|error| Trouble::Later(error.to_string()))?.into_future();

@@ -1,19 +1,21 @@
-//! A message: records with their place in the log, or word of offsets that are not brought over.
+//! A message of NATS or Kafka: records with their place in the log, or word of offsets that are not brought over.
 //!
 //! Invariants: the headers of a message give the place behind it. So the last message of a stream says where its relay
 //! goes on, and which append stands there. Messages of an append follow one another and leave no record out.
 
+use std::path::Path;
+
 use anyhow::{Context, Result};
-use async_nats::HeaderMap;
 use bytes::Bytes;
-use clad_client::{Chunk, Cursor, LogId};
+use clad_client::{Chunk, Cursor, Event, GapReason, LogId};
 use clad_proto::grpc::opentelemetry::proto::collector::logs::v1::ExportLogsServiceRequest;
 use clad_proto::grpc::opentelemetry::proto::logs::v1::LogRecord;
 use prost::Message as _;
 
-use crate::config::NatsFormat;
-use crate::out::source::Append;
-use crate::out::{add_place, message_of, value, with_records};
+use super::source::Append;
+use super::{add_place, message_of, note_dead_letters, value, with_records};
+use crate::config::MessageFormat;
+use crate::metrics;
 
 /// Log, epoch and first offset.
 const ID: &str = "Clad-Id";
@@ -28,45 +30,45 @@ const HEADERS_BYTES_MAX: usize = 512;
 
 /// A message before it has its place in the stream.
 #[derive(Debug)]
-pub(super) struct Message {
-    pub(super) place: Place,
-    pub(super) payload: Bytes,
-    pub(super) records: u32,
+pub(in crate::out) struct Message {
+    pub(in crate::out) place: Place,
+    pub(in crate::out) payload: Bytes,
+    pub(in crate::out) records: u32,
+    /// When the daemon took its append, Unix nanoseconds; nothing where there is none.
+    #[cfg_attr(not(feature = "kafka"), expect(dead_code, reason = "a server of NATS has a time of its own"))]
+    pub(in crate::out) time: Option<u64>,
+    #[cfg_attr(not(feature = "kafka"), expect(dead_code, reason = "a stream of NATS has no partitions"))]
+    pub(in crate::out) component: Option<String>,
 }
 
 /// What a message says of where it is from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
-    pub(super) log_id: LogId,
-    pub(super) epoch: u32,
-    pub(super) first: u64,
-    pub(super) end: u64,
-    pub(super) append: Option<Append>,
-    pub(super) gap: Option<String>,
+pub(in crate::out) struct Place {
+    pub(in crate::out) log_id: LogId,
+    pub(in crate::out) epoch: u32,
+    pub(in crate::out) first: u64,
+    pub(in crate::out) end: u64,
+    pub(in crate::out) append: Option<Append>,
+    pub(in crate::out) gap: Option<String>,
 }
 
 impl Place {
     /// The place behind it.
-    pub(super) fn behind(&self) -> Cursor {
+    pub(in crate::out) fn behind(&self) -> Cursor {
         Cursor { log_id: self.log_id, epoch: self.epoch, offset: self.end }
     }
 
-    pub(super) fn headers(&self) -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        headers.insert(ID, format!("{}:{}:{}", self.log_id, self.epoch, self.first));
-        headers.insert(END, self.end.to_string());
-        if let Some(Append { first, count, payload_crc, .. }) = self.append {
-            headers.insert(APPEND, format!("{first} {count} {payload_crc:08x}"));
-        }
-        if let Some(reason) = &self.gap {
-            headers.insert(GAP, reason.as_str());
-        }
-        headers
+    /// Names and values of its headers.
+    pub(in crate::out) fn headers(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let append = self
+            .append
+            .map(|Append { first, count, payload_crc, .. }| (APPEND, format!("{first} {count} {payload_crc:08x}")));
+        let id = (ID, format!("{}:{}:{}", self.log_id, self.epoch, self.first));
+        [id, (END, self.end.to_string())].into_iter().chain(append).chain(self.gap.clone().map(|reason| (GAP, reason)))
     }
 
-    /// Reads it; nothing where the message is no relay's.
-    pub(super) fn of(headers: &HeaderMap) -> Option<Self> {
-        let text = |name: &str| headers.get(name).map(|value| value.as_str());
+    /// Reads it, by what gives a header's value; nothing where the message is no relay's.
+    pub(in crate::out) fn of<'a>(text: impl Fn(&str) -> Option<&'a str>) -> Option<Self> {
         let mut id = text(ID)?.split(':');
         let log_id = id.next()?.parse().ok()?;
         let (epoch, first) = (id.next()?.parse().ok()?, id.next()?.parse().ok()?);
@@ -82,15 +84,55 @@ impl Place {
     }
 }
 
+impl Message {
+    /// Notes in the file of dead letters what the destination does not take.
+    pub(in crate::out) fn note_if_dead(&self, dead_letters: &Path) -> Result<()> {
+        let Place { first, end, append, gap, .. } = &self.place;
+        if let (Some(_), Some(reason)) = (append, gap) {
+            note_dead_letters(dead_letters, (*first, *end), end - first, reason)?;
+        }
+        Ok(())
+    }
+}
+
+/// The messages of an event, none of more than `max_bytes` with its headers. `behind` is the place behind the event.
+pub(in crate::out) fn of_event(
+    event: &Event,
+    behind: Cursor,
+    format: MessageFormat,
+    max_bytes: usize,
+) -> Result<Vec<Message>> {
+    match event {
+        Event::Records(chunk) => {
+            metrics::behind_since(Some(chunk.append_time()));
+            messages(chunk, Cursor { offset: chunk.end_offset(), ..behind }, format, max_bytes)
+        }
+        Event::Gap(gap) => {
+            let reason = match gap.reason {
+                GapReason::Retention => "retention has removed them",
+                GapReason::Damage => "they are damaged",
+            };
+            tracing::error!("offsets {} to {} of the log cannot be read: {reason}", gap.from, gap.to - 1);
+            metrics::lost(metrics::Lost::Source);
+            Ok(vec![self::gap(gap.from, Cursor { offset: gap.to, ..behind }, reason.to_owned())])
+        }
+        Event::CaughtUp { .. } => {
+            metrics::behind_since(None);
+            Ok(Vec::new())
+        }
+        _ => Ok(Vec::new()),
+    }
+}
+
 /// Word of offsets that are not brought over.
-pub(super) fn gap(first: u64, behind: Cursor, reason: String) -> Message {
+fn gap(first: u64, behind: Cursor, reason: String) -> Message {
     let Cursor { log_id, epoch, offset: end } = behind;
     let place = Place { log_id, epoch, first, end, append: None, gap: Some(reason) };
-    Message { place, payload: Bytes::new(), records: 0 }
+    Message { place, payload: Bytes::new(), records: 0, time: None, component: None }
 }
 
 /// The messages of a chunk, none of more than `max_bytes` with its headers. `behind` is the place behind the chunk.
-pub(super) fn messages(chunk: &Chunk, behind: Cursor, format: NatsFormat, max_bytes: usize) -> Result<Vec<Message>> {
+fn messages(chunk: &Chunk, behind: Cursor, format: MessageFormat, max_bytes: usize) -> Result<Vec<Message>> {
     let raw = chunk.raw().context("the log gives no whole appends")?;
     let head = raw.head();
     let append =
@@ -98,22 +140,25 @@ pub(super) fn messages(chunk: &Chunk, behind: Cursor, format: NatsFormat, max_by
     let place =
         |first, end| Place { log_id: behind.log_id, epoch: head.epoch, first, end, append: Some(append), gap: None };
     let max_bytes = max_bytes.saturating_sub(HEADERS_BYTES_MAX);
-    let too_large = |first, end, bytes: usize| Message {
-        place: Place {
-            gap: Some(format!("too large: {bytes} bytes, and the server takes {max_bytes}")),
-            ..place(first, end)
-        },
-        payload: Bytes::new(),
-        records: 0,
+    let message = |place, payload: Vec<u8>, records| Message {
+        place,
+        payload: payload.into(),
+        records,
+        time: Some(chunk.append_time()),
+        component: chunk.component().map(str::to_owned),
+    };
+    let too_large = |first, end, bytes: usize| {
+        let reason = format!("too large: {bytes} bytes, and the server takes {max_bytes}");
+        message(Place { gap: Some(reason), ..place(first, end) }, Vec::new(), 0)
     };
     let mut messages = Vec::new();
     match format {
-        NatsFormat::Otlp => {
+        MessageFormat::Otlp => {
             let log_id = behind.log_id.to_string();
             let whole = ExportLogsServiceRequest { resource_logs: vec![message_of(chunk, &log_id)] };
             if whole.encoded_len() <= max_bytes {
                 let place = place(chunk.first_offset(), behind.offset);
-                return Ok(vec![Message { place, payload: whole.encode_to_vec().into(), records: chunk.count() }]);
+                return Ok(vec![message(place, whole.encode_to_vec(), chunk.count())]);
             }
             // Larger than the server takes: by records, as many as go together.
             let records: Vec<(u64, LogRecord)> = chunk
@@ -142,12 +187,12 @@ pub(super) fn messages(chunk: &Chunk, behind: Cursor, format: NatsFormat, max_by
                     too_large(first, end, bytes)
                 } else {
                     let records = u32::try_from(part.len()).unwrap_or(u32::MAX);
-                    Message { place: place(first, end), payload: request.encode_to_vec().into(), records }
+                    message(place(first, end), request.encode_to_vec(), records)
                 });
                 first = end;
             }
         }
-        NatsFormat::Body => {
+        MessageFormat::Body => {
             let mut records = chunk.records().peekable();
             let mut first = chunk.first_offset();
             while let Some((_, view)) = records.next() {
@@ -157,7 +202,7 @@ pub(super) fn messages(chunk: &Chunk, behind: Cursor, format: NatsFormat, max_by
                 messages.push(if body.len() > max_bytes {
                     too_large(first, end, body.len())
                 } else {
-                    Message { place: place(first, end), payload: body.into(), records: 1 }
+                    message(place(first, end), body, 1)
                 });
                 first = end;
             }
@@ -168,6 +213,8 @@ pub(super) fn messages(chunk: &Chunk, behind: Cursor, format: NatsFormat, max_by
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use super::*;
 
     #[test]
@@ -177,11 +224,10 @@ mod tests {
         let whole = Place { log_id, epoch: 3, first: 5, end: 12, append: Some(append), gap: None };
         let gap = Place { append: None, gap: Some("retention has removed them".to_owned()), ..whole.clone() };
         for place in [whole, gap] {
-            assert_eq!(Place::of(&place.headers()), Some(place));
+            let headers: HashMap<_, _> = place.headers().collect();
+            assert_eq!(Place::of(|name| headers.get(name).map(String::as_str)), Some(place));
         }
-        assert_eq!(Place::of(&HeaderMap::new()), None);
-        let mut foreign = HeaderMap::new();
-        foreign.insert(ID, "a:b:c");
-        assert_eq!(Place::of(&foreign), None);
+        assert_eq!(Place::of(|_| None), None);
+        assert_eq!(Place::of(|_| Some("a:b:c")), None);
     }
 }

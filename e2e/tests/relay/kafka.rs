@@ -1,0 +1,473 @@
+//! From a clad to a topic of Kafka: each record once, in order, read by a client of another make.
+
+use std::fs;
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use clad_client::{AckLevel, Address, Producer, Record, blocking};
+use clad_e2e::proxy::{Place, Proxy};
+use clad_e2e::{Daemon, Rng, Scratch, json};
+use clad_proto::grpc::opentelemetry::proto::collector::logs::v1::ExportLogsServiceRequest;
+use nix::sys::signal::Signal;
+use prost::Message as _;
+
+use super::certs::Authority;
+use super::forward::{Numbers, small};
+use super::objects::{bodies, end};
+use super::{Backup, Relay, copied, wait};
+
+const TOPIC: &str = "logs";
+const PASSWORD: &str = "a-password-of-tests";
+/// Far longer than it takes to cut the connection.
+const LATE_ANSWERS: Duration = Duration::from_secs(30);
+
+/// A server of Kafka, at the same ports over all its starts: for everybody, through a proxy, and within TLS with a password.
+struct Server {
+    child: Child,
+    address: SocketAddr,
+    within_tls: SocketAddr,
+    proxy: Proxy,
+    scratch: Scratch,
+}
+
+/// A message, as the client finds it.
+#[derive(Debug, Clone, PartialEq)]
+struct Found {
+    partition: u64,
+    offset: u64,
+    key: String,
+    first: u64,
+    end: u64,
+    gap: Option<String>,
+    data: Vec<u8>,
+}
+
+impl Server {
+    fn start() -> Self {
+        let scratch = Scratch::new();
+        let [address, controller, behind, within_tls] =
+            [(); 4].map(|()| SocketAddr::from(([127, 0, 0, 1], clad_e2e::fixed_port())));
+        let proxy = Proxy::to(Place::Tcp(behind), Rng::new(1));
+        let &Place::Tcp(between) = proxy.place() else { panic!("another place") };
+        let authority = Authority::new("kafka");
+        let issued = authority.server();
+        let (folder, data) = (scratch.data().join("data"), scratch.data().to_owned());
+        let text = format!(
+            "process.roles=broker,controller\nnode.id=1\ncontroller.quorum.voters=1@{controller}\n\
+             listeners=PLAINTEXT://{address},BETWEEN://{behind},TLS://{within_tls},CONTROLLER://{controller}\n\
+             advertised.listeners=PLAINTEXT://{address},BETWEEN://{between},TLS://{within_tls}\n\
+             listener.security.protocol.map=PLAINTEXT:PLAINTEXT,BETWEEN:PLAINTEXT,CONTROLLER:PLAINTEXT,TLS:SASL_SSL\n\
+             controller.listener.names=CONTROLLER\nlog.dirs={}\nauto.create.topics.enable=false\n\
+             offsets.topic.replication.factor=1\noffsets.topic.num.partitions=1\n\
+             transaction.state.log.replication.factor=1\ntransaction.state.log.min.isr=1\n\
+             transaction.state.log.num.partitions=1\nsasl.enabled.mechanisms=PLAIN\n\
+             listener.name.tls.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \
+             user_relay=\"{PASSWORD}\";\n\
+             ssl.keystore.type=PEM\nssl.keystore.location={}\n",
+            folder.display(),
+            data.join("server.pem").display(),
+        );
+        fs::write(data.join("server.properties"), text).expect("written");
+        fs::write(data.join("server.pem"), issued.key + &issued.cert).expect("written");
+        fs::write(data.join("ca.pem"), authority.pem()).expect("written");
+        let done = Self::java(&scratch)
+            .args(["kafka.tools.StorageTool", "format", "-t", "AAAAAAAAAAAAAAAAAAAAAQ", "-c"])
+            .arg(data.join("server.properties"))
+            .status();
+        assert!(done.expect("it runs").success(), "no storage");
+        let child = Self::child(&scratch);
+        let server = Self { child, address, within_tls, proxy, scratch };
+        server.wait();
+        server
+    }
+
+    fn java(scratch: &Scratch) -> Command {
+        let jars = std::env::var("CLAD_KAFKA_JARS").expect("call `cargo xtask ci relay`");
+        let mut command = Command::new("java");
+        command.args(["-Xmx400m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", &format!("{jars}/*")]);
+        let said = fs::OpenOptions::new().create(true).append(true).open(scratch.data().join("server.log"));
+        command.stdin(Stdio::null()).stdout(said.expect("a file")).stderr(Stdio::null());
+        command
+    }
+
+    fn child(scratch: &Scratch) -> Child {
+        let mut command = Self::java(scratch);
+        command.arg("kafka.Kafka").arg(scratch.data().join("server.properties")).spawn().expect("it starts")
+    }
+
+    /// It answers only when it has all that it had.
+    fn wait(&self) {
+        wait("the server", || TcpStream::connect(self.address).is_ok());
+        let ends = |words: &[&str]| self.asks(words).status().is_ok_and(|status| status.success());
+        wait("the topics", || ends(&["read", "ready"]) || ends(&["make", "ready", "1"]));
+    }
+
+    fn kill9(&mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("ended");
+    }
+
+    fn restart(&mut self) {
+        self.child = Self::child(&self.scratch);
+        self.wait();
+    }
+
+    /// Comes back from a copy of what it had; what it had is taken as a copy where there is none.
+    fn copy(&mut self, name: &str, back: bool) {
+        self.kill9();
+        let (data, copy) = (self.scratch.data().join("data"), self.scratch.data().join(name));
+        if back {
+            fs::remove_dir_all(&data).expect("removed");
+            copied(&copy, &data);
+        } else {
+            copied(&data, &copy);
+        }
+        self.restart();
+    }
+
+    fn asks(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(std::env::var("CLAD_KAFKA_CLIENT").expect("call `cargo xtask ci relay`"));
+        command.arg(self.address.to_string()).args(words).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    }
+
+    /// The other client: what it prints.
+    fn client(&self, words: &[&str]) -> String {
+        let done = self.asks(words).stdout(Stdio::piped()).stderr(Stdio::piped()).output().expect("it runs");
+        assert!(done.status.success(), "{words:?}: {}", String::from_utf8_lossy(&done.stderr));
+        String::from_utf8(done.stdout).expect("text")
+    }
+
+    fn make(&self, more: &[&str]) {
+        self.client(&[&["make", TOPIC, "1"], more].concat());
+    }
+
+    fn read(&self) -> Vec<Found> {
+        let found = |line: &str| {
+            let value = json(line.as_bytes());
+            let header = |name: &str| value["headers"][name].as_str().map(str::to_owned);
+            let number = |text: Option<String>| text.and_then(|text| text.parse().ok()).unwrap_or(u64::MAX);
+            Found {
+                partition: value["partition"].as_u64().expect("a partition"),
+                offset: value["offset"].as_u64().expect("an offset"),
+                key: value["key"].as_str().expect("a key").to_owned(),
+                first: number(header("Clad-Id").and_then(|id| id.rsplit(':').next().map(str::to_owned))),
+                end: number(header("Clad-End")),
+                gap: header("Clad-Gap"),
+                data: super::nats::bytes_of(value["data"].as_str().expect("data")),
+            }
+        };
+        self.client(&["read", TOPIC]).lines().map(found).collect()
+    }
+
+    /// Where the last message ends.
+    fn end(&self) -> u64 {
+        self.read().last().map_or(0, |found| found.end)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A relay from the beginning to a server, with more lines of `[to.kafka]`.
+fn relay_at(daemon: &Daemon, address: SocketAddr, more: &str) -> Relay {
+    let relay = Relay::new(daemon, "");
+    let socket = daemon.socket();
+    let text = format!(
+        "name = \"test\"\n[from.clad]\nserver = \"unix://{}\"\nstart = \"beginning\"\n[to.kafka]\n\
+         servers = [\"{address}\"]\ntopic = \"{TOPIC}\"\ntimeout = \"5s\"\n{more}\n",
+        socket.display()
+    );
+    fs::write(relay.file(), text).expect("written");
+    relay
+}
+
+fn relay(daemon: &Daemon, server: &Server) -> Relay {
+    relay_at(daemon, server.address, "format = \"body\"")
+}
+
+/// Waits until the relay's cursor is at the end of the log.
+fn wait_stored(relay: &mut Relay, daemon: &Daemon) {
+    let end = end(daemon);
+    wait("all in the topic", || {
+        relay.keep();
+        relay.say("status").contains(&format!("next offset  {end}\n"))
+    });
+}
+
+/// Each message goes on where the one before it ends, and has the body that the log has there.
+fn assert_chain(found: &[Found], here: &[(u64, String)]) {
+    for two in found.windows(2) {
+        assert_eq!(two[0].end, two[1].first, "{two:?}");
+    }
+    assert_same(found, here);
+}
+
+fn assert_same(found: &[Found], here: &[(u64, String)]) {
+    let there: Vec<_> =
+        found.iter().map(|found| (found.first, String::from_utf8_lossy(&found.data).into_owned())).collect();
+    assert_eq!(there, here);
+}
+
+#[expect(clippy::print_stdout, reason = "the figures of the case")]
+#[test]
+#[ignore = "needs clad-relay: `cargo xtask ci relay`"]
+fn every_record_is_in_a_topic_once_over_kills_and_lost_answers() {
+    let kills = super::number("CLAD_RELAY_KILLS");
+    let (mut daemon, mut server) = (small().start(), Server::start());
+    server.make(&[]);
+    let &Place::Tcp(between) = server.proxy.place() else { panic!("another place") };
+    let mut relay = relay_at(&daemon, between, "format = \"body\"");
+    relay.start();
+    for kill in 0..kills {
+        Numbers::new(&daemon).append(20, 100);
+        if kill % 3 == 0 {
+            // By how far it is, not by a time.
+            let end = end(&daemon);
+            wait("half of them", || {
+                relay.keep();
+                server.end() + 20 >= end
+            });
+        }
+        match kill % 6 {
+            0 => relay.kill9(),
+            // What the relay has read is committed, and the daemon takes no cursor any more.
+            2 => {
+                wait_stored(&mut relay, &daemon);
+                Numbers::new(&daemon).append(5, 10);
+                let end = end(&daemon);
+                // It waits for others longer than that.
+                std::thread::sleep(Duration::from_millis(20));
+                daemon.signal(Signal::SIGSTOP);
+                let until = Instant::now() + Duration::from_secs(2);
+                while server.end() < end && Instant::now() < until {}
+                // It was asked for one, and it does not answer any more.
+                daemon.kill9();
+                relay.kill9();
+                daemon.restart();
+            }
+            1 => {
+                daemon.kill9();
+                daemon.restart();
+            }
+            // Requests come through, and their answers are lost.
+            3 | 5 => {
+                server.proxy.delay_answers(LATE_ANSWERS);
+                Numbers::new(&daemon).append(5, 10);
+                std::thread::sleep(Duration::from_millis(kill * 37 % 400));
+                server.proxy.delay_answers(Duration::ZERO);
+                server.proxy.cut();
+            }
+            // A server takes seconds to start.
+            _ if kill % 12 == 4 => {
+                server.kill9();
+                server.restart();
+            }
+            _ => server.proxy.halve(),
+        }
+        relay.keep();
+    }
+    wait_stored(&mut relay, &daemon);
+    let found = server.read();
+    assert_chain(&found, &bodies(&daemon));
+    let ahead = relay.said().matches("is ahead of the cursor").count();
+    assert!(kills < 12 || ahead > 0, "the cursor was always as far as the topic: {}", relay.said());
+    println!("kills: {kills}, {} messages, {ahead} times the topic was ahead of the cursor", found.len());
+}
+
+/// A relay's own stop.
+fn stops(relay: &mut Relay, words: &str) {
+    relay.start();
+    assert!(!relay.wait(), "it goes on");
+    assert!(relay.said().contains(words) && relay.said().contains("Nothing was sent"), "{}", relay.said());
+}
+
+fn behind(here: &[(u64, String)], offset: u64) -> Vec<(u64, String)> {
+    here.iter().filter(|(at, _)| *at >= offset).cloned().collect()
+}
+
+fn begins_at_cursor(relay: &Relay) {
+    let done = relay.command("begin").arg("--at-cursor").output().expect("it runs");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+#[test]
+#[ignore = "needs clad-relay: `cargo xtask ci relay`"]
+fn a_topic_that_is_another_or_has_less_stops_it_until_a_person_goes_on() {
+    let (mut daemon, mut server) = (small().start(), Server::start());
+    let mut relay = relay(&daemon, &server);
+    let mut numbers = Numbers::new(&daemon);
+    numbers.append(5, 0);
+    relay.start();
+    wait("it waits", || relay.said().contains("there is no topic logs: it is waited for"));
+    server.make(&[]);
+    wait_stored(&mut relay, &daemon);
+    let older = server.read();
+    // The server comes back from an older copy.
+    assert!(relay.term(), "{}", relay.said());
+    server.copy("older", false);
+    numbers.append(5, 0);
+    wait_stored(&mut relay, &daemon);
+    assert!(relay.term(), "{}", relay.said());
+    server.copy("older", true);
+    stops(&mut relay, "it was restored from an older copy");
+    assert_eq!(server.read(), older, "something was sent");
+    let said = relay.say("begin");
+    assert!(said.contains("begins at offset 0, behind what is in topic logs"), "{said}");
+    relay.start();
+    wait_stored(&mut relay, &daemon);
+    assert_chain(&server.read()[older.len()..], &bodies(&daemon));
+    // No topic, and another of the same name: shorter, and then as long.
+    assert!(relay.term(), "{}", relay.said());
+    server.client(&["remove", TOPIC]);
+    stops(&mut relay, "there is no topic logs any more");
+    server.make(&[]);
+    stops(&mut relay, "or made again");
+    (0..40).for_each(|_| drop(server.client(&["publish", TOPIC, "not a relay's"])));
+    stops(&mut relay, "is another one than this relay has brought records to");
+    let before = end(&daemon);
+    numbers.append(1, 0);
+    begins_at_cursor(&relay);
+    relay.start();
+    wait_stored(&mut relay, &daemon);
+    let found = server.read();
+    assert_eq!(found.len(), 41);
+    assert_same(&found[40..], &behind(&bodies(&daemon), before));
+    // What has expired is not missed.
+    assert!(relay.term(), "{}", relay.said());
+    server.client(&["trim", TOPIC, &(found[40].offset + 1).to_string()]);
+    let before = end(&daemon);
+    numbers.append(1, 0);
+    wait_stored(&mut relay, &daemon);
+    assert_same(&server.read(), &behind(&bodies(&daemon), before));
+    // A log that was restored.
+    let backup = Backup::of(&mut daemon);
+    Numbers::new(&daemon).append(5, 0);
+    wait_stored(&mut relay, &daemon);
+    assert!(relay.term(), "{}", relay.said());
+    backup.is_put_back(&mut daemon);
+    Numbers::new(&daemon).append(20, 100);
+    let before = server.read();
+    stops(&mut relay, "have parted");
+    assert_eq!(server.read(), before, "something was sent");
+}
+
+#[test]
+#[ignore = "needs clad-relay: `cargo xtask ci relay`"]
+fn a_second_process_of_a_relay_ends_the_first() {
+    let (daemon, server) = (small().start(), Server::start());
+    server.make(&[]);
+    let (mut one, mut other) = (relay(&daemon, &server), relay(&daemon, &server));
+    let mut numbers = Numbers::new(&daemon);
+    numbers.append(5, 0);
+    one.start();
+    wait_stored(&mut one, &daemon);
+    other.start();
+    numbers.append(5, 0);
+    wait("the second", || server.end() == end(&daemon));
+    numbers.append(5, 0);
+    assert!(!one.wait(), "it goes on");
+    assert!(one.said().contains("another relay of this name has begun for this log"), "{}", one.said());
+    wait_stored(&mut other, &daemon);
+    assert_chain(&server.read(), &bodies(&daemon));
+    // The log of another daemon: the topic has messages.
+    let foreign = small().start();
+    Numbers::new(&foreign).append(1, 0);
+    let mut stranger = relay(&foreign, &server);
+    stops(&mut stranger, "nothing says how far this relay is");
+    begins(&stranger);
+    stranger.start();
+    wait_stored(&mut stranger, &foreign);
+}
+
+fn begins(relay: &Relay) {
+    let done = relay.command("begin").output().expect("it runs");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+#[test]
+#[ignore = "needs clad-relay: `cargo xtask ci relay`"]
+fn a_message_is_an_append_within_tls_and_what_is_too_large_is_said() {
+    let (daemon, server) = (small().start(), Server::start());
+    server.make(&["max.message.bytes=65536"]);
+    let file = |name: &str| server.scratch.data().join(name);
+    fs::write(file("password"), PASSWORD).expect("written");
+    fs::write(file("wrong"), "another").expect("written");
+    let within = |password: &str| {
+        format!(
+            "tls = true\nca = \"{}\"\nuser = \"relay\"\nsasl = \"PLAIN\"\npassword_file = \"{}\"",
+            file("ca.pem").display(),
+            file(password).display()
+        )
+    };
+    let mut stranger = relay_at(&daemon, server.within_tls, &within("wrong"));
+    stranger.start();
+    wait("it is refused", || stranger.said().contains("uthentication fail"));
+    stranger.kill9();
+    let mut relay = relay_at(&daemon, server.within_tls, &within("password"));
+    relay.start();
+    let mut raw = clad_e2e::Raw::producer(&daemon.socket()).0;
+    let mut sequence = 0;
+    let mut append = |bodies: &[&[u8]]| {
+        raw.append_acked(sequence, AckLevel::Durable, bodies);
+        sequence += bodies.len() as u64;
+    };
+    let (small_one, half, large) = (vec![b'a'; 10], vec![b'b'; 40_000], vec![b'c'; 70_000]);
+    append(&[&small_one, &small_one]);
+    append(&[&half, &large, &half, &small_one]);
+    wait_stored(&mut relay, &daemon);
+    let found = server.read();
+    let places: Vec<_> = found.iter().map(|found| (found.first, found.end)).collect();
+    assert_eq!(places, [(0, 2), (2, 3), (3, 4), (4, 6)]);
+    assert!(found[2].gap.as_deref().is_some_and(|gap| gap.starts_with("too large: 70")), "{:?}", found[2].gap);
+    let records = |found: &Found| {
+        let request = ExportLogsServiceRequest::decode(found.data.as_slice()).expect("OTLP");
+        let scopes = request.resource_logs.into_iter().flat_map(|logs| logs.scope_logs);
+        scopes.map(|scope| scope.log_records.len()).sum::<usize>()
+    };
+    assert_eq!([0, 1, 3].map(|at| records(&found[at])), [2, 1, 2]);
+    let dead = fs::read_to_string(relay.scratch.data().join("state/test.dead-letters")).expect("a file");
+    assert!(dead.contains("\"from\":3") && dead.contains("\"to\":4"), "{dead}");
+}
+
+#[test]
+#[ignore = "needs clad-relay: `cargo xtask ci relay`"]
+fn components_have_partitions_and_an_outage_is_waited_out() {
+    let (daemon, mut server) = (small().start(), Server::start());
+    server.client(&["make", TOPIC, "3"]);
+    let more = "format = \"body\"\npartition_by = \"component\"\ncompression = \"lz4\"";
+    let mut relay = relay_at(&daemon, server.address, more);
+    relay.start();
+    let components = ["a", "b", "c", "d", "e"];
+    let append = |component: &str| {
+        let address: Address = daemon.address("unix").parse().expect("an address");
+        let builder = Producer::builder(address).component(component).level(AckLevel::Durable);
+        let producer = blocking::Producer::connect(builder).expect("connected");
+        for number in 0..5 {
+            producer.append(&[Record::text(0, 9, format!("{component} {number}"))]).expect("durable");
+        }
+    };
+    components.into_iter().for_each(append);
+    wait_stored(&mut relay, &daemon);
+    server.kill9();
+    components.into_iter().for_each(append);
+    wait("it says so", || relay.said().contains("the server takes nothing now, and is asked again"));
+    server.restart();
+    wait_stored(&mut relay, &daemon);
+    let mut found = server.read();
+    let partitions: std::collections::BTreeSet<_> = found.iter().map(|found| found.partition).collect();
+    assert!(partitions.len() > 1, "one partition has all: {partitions:?}");
+    for two in found.windows(2).filter(|two| two[0].partition == two[1].partition) {
+        assert!(two[0].first < two[1].first, "not in the log's order: {two:?}");
+    }
+    for found in &found {
+        assert!(found.data.starts_with(found.key.as_bytes()), "{found:?}");
+    }
+    found.sort_by_key(|found| found.first);
+    assert_chain(&found, &bodies(&daemon));
+}
