@@ -16,11 +16,12 @@ use super::{Run, SUITES, output, sim, tally};
 type Call = (&'static str, &'static [&'static str]);
 
 /// Some minutes, without root.
-const QUICK: &[Call] = &[("faults", &[]), ("sim", &["2000"]), ("models", &[]), ("kill", &["12"]), ("hostile", &[])];
+const QUICK: &[Call] =
+    &[("faults", &["whole"]), ("sim", &["2000"]), ("models", &[]), ("kill", &["12"]), ("hostile", &[])];
 const QUICK_INPUTS: u64 = 10_000;
 /// Hours, as root.
 const SLOW: &[Call] = &[
-    ("faults", &[]),
+    ("faults", &["whole"]),
     ("sim", &["200000"]),
     ("models", &["100000"]),
     ("rings", &[]),
