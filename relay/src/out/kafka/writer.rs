@@ -25,8 +25,10 @@ use crate::out::source::Append;
 
 /// Which delivery is that of the progress.
 pub(super) const PROGRESS: usize = 1;
-/// Below what the servers' own limit (`transaction.max.timeout.ms`) is by default.
+/// For how long a transaction may be open: twice what an answer may take, within these. The servers refuse more than the
+/// latter by default (`transaction.max.timeout.ms`).
 const TRANSACTION_TIMEOUT_MIN: Duration = Duration::from_secs(60);
+const TRANSACTION_TIMEOUT_MAX: Duration = Duration::from_secs(15 * 60);
 /// Bytes of a batch beside its messages.
 const BATCH_BYTES: usize = 1 << 10;
 
@@ -117,7 +119,7 @@ impl Writer {
             let id = format!("clad-relay:{log_id}:{name}");
             let progress = to.progress_topic.clone().unwrap_or_else(|| format!("clad-progress.{log_id}.{name}"));
             progress_topic(looking, &progress)?;
-            let transaction = TRANSACTION_TIMEOUT_MIN.max(timeout * 2);
+            let transaction = (timeout * 2).clamp(TRANSACTION_TIMEOUT_MIN, TRANSACTION_TIMEOUT_MAX);
             config.set("transactional.id", &id).set("transaction.timeout.ms", transaction.as_millis().to_string());
             Some(Once { topic: progress, key: id, last: BTreeMap::new() })
         } else {
