@@ -1,7 +1,7 @@
 //! Every target over its kept corpus, and over seeded mutations of it.
 //!
 //! The same inputs at each run, for a test of a change answers for that change; `CLAD_SEED=fresh` makes others, as the
-//! suite `sim` does, `CLAD_SEED=N` those of that seed, and `CLAD_FUZZ_RUNS=N` more or fewer of them (2,000 without).
+//! suite `sim` does, `CLAD_SEED=N` those of that seed, and `CLAD_FUZZ_RUNS=N` more or fewer of them (1,000 without).
 //! An input that breaks a promise is written to `target/tmp/fuzz-NAME-SEED-K` and named; kept in `fuzz/corpus/NAME/`,
 //! it is a test.
 
@@ -14,7 +14,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use clad_fuzz::{Mutator, TARGETS, Target};
 
-const RUNS: u64 = 2_000;
+const RUNS: u64 = 1_000;
 /// Without `CLAD_SEED`.
 const SEED: u64 = 1;
 

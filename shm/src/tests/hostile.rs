@@ -130,7 +130,7 @@ fn drain_cycle(drain: &mut Drain, rules: &mut Rules) -> bool {
 #[test]
 fn nonsense_between_any_two_calls() {
     let one = setting("CLAD_SEED");
-    let runs = setting("CLAD_SHM_RUNS").unwrap_or(3000);
+    let runs = setting("CLAD_SHM_RUNS").unwrap_or(1000);
     let first = one.unwrap_or_else(clock::now);
     let (mut corrupt, mut taken) = (0, 0);
     for seed in first..first + if one.is_some() { 1 } else { runs } {

@@ -36,7 +36,7 @@ pub(crate) use relay::FEATURES as RELAY_FEATURES;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -139,21 +139,33 @@ struct Run {
 impl Run {
     /// One case. A failure is counted and the next case goes on.
     fn case(&mut self, name: &str, body: impl FnOnce() -> Result<()>) {
-        if !is_left_out(name) {
-            self.count(name, body());
-        }
+        self.case_if_any(name, || body().map(|()| true));
     }
 
-    fn count(&mut self, name: &str, result: Result<()>) {
+    /// One case, which does not count where its body says false: there was nothing to do.
+    fn case_if_any(&mut self, name: &str, body: impl FnOnce() -> Result<bool>) {
+        if is_left_out(name) {
+            return;
+        }
+        let (began, before) = (Instant::now(), children_seconds());
+        let result = body();
+        let (time, processors) = (began.elapsed().as_secs_f64(), children_seconds() - before);
+        if matches!(result, Ok(false)) {
+            return;
+        }
+        self.count(name, result.map(drop), &format!(" ({time:.1} s, {processors:.1} s of processors)"));
+    }
+
+    fn count(&mut self, name: &str, result: Result<()>, times: &str) {
         match result {
             Ok(()) => {
                 self.passed += 1;
-                println!("  ok      {name}");
+                println!("  ok      {name}{times}");
             }
             Err(error) => {
                 self.failed += 1;
                 let text = format!("{error:#}");
-                println!("  FAILED  {name}: {text}");
+                println!("  FAILED  {name}{times}: {text}");
                 self.failure_lines.extend(failure_lines(&text).map(|line| format!("{name}: {line}")));
             }
         }
@@ -164,6 +176,14 @@ impl Run {
         ensure!(self.args.is_empty(), "this suite takes nothing: {}", self.args.join(" "));
         Ok(())
     }
+}
+
+/// The processor time of children that have ended and were waited for, from `/proc/self/stat` (fields 16 and 17, in
+/// hundredths of a second: `man 5 proc_pid_stat`); 0 where it cannot be read.
+fn children_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+    fields.skip(13).take(2).filter_map(|field| field.parse::<f64>().ok()).sum::<f64>() / 100.0
 }
 
 /// Returns true for a case without the words of `CLAD_CI_CASES=WORDS`.
@@ -195,7 +215,7 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode> {
     };
     // What keeps the suite as a whole from going on is a failed case too, whichever were asked for.
     if let Err(error) = (suite.run)(&mut run) {
-        run.count("the suite itself", Err(error));
+        run.count("the suite itself", Err(error), "");
     }
     run.failure_lines.iter().for_each(|line| println!("  FAILED  {line}"));
     println!("{name}: {} passed, {} failed", run.passed, run.failed);

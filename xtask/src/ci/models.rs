@@ -22,10 +22,12 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         cargo.current_dir(&root);
         cargo
     };
-    run.case("a release build with the models' locks does not compile", || {
+    run.case("without debug assertions a build with the models' locks does not compile", || {
         for package in ["clad-journal", "clad-client"] {
-            let args = ["check", "--quiet", "--release", "--no-default-features", "--features", "models"];
-            let refused = cargo().args(args).args(["--package", package]).output()?;
+            // Of this package alone, as in a release: what it needs was built.
+            let mut command = cargo();
+            command.arg("--config").arg(format!("profile.dev.package.{package}.debug-assertions=false"));
+            let refused = command.args(["check", "--quiet", "--features", "models", "--package", package]).output()?;
             let said = String::from_utf8_lossy(&refused.stderr).into_owned();
             let is_refused = !refused.status.success() && said.contains("must not be in a release build");
             ensure!(is_refused, "{package} compiles: {said}");

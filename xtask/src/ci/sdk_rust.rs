@@ -46,7 +46,9 @@ fn first_record(root: &Path) -> Result<()> {
     std::fs::create_dir(folder.path().join("src"))?;
     std::fs::write(folder.path().join("src/main.rs"), program)?;
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    output(cargo.current_dir(folder.path()).args(["build", "--quiet"]).env("CARGO_TARGET_DIR", &target))?;
+    // As the workspace has it, so that what was built for it is used.
+    cargo.env("CARGO_PROFILE_DEV_DEBUG", "false").env("CARGO_TARGET_DIR", &target);
+    output(cargo.current_dir(folder.path()).args(["build", "--quiet"]))?;
     let clactl = build(root, "clactl")?;
     with_daemon(&build(root, "clad")?, &data, |address| {
         let said = output(Command::new(target.join("debug/first")).env("CLAD_SERVER", address))?;
