@@ -11,6 +11,7 @@ use crate::completions::{self, CompletionsArgs};
 use crate::context::Context;
 use crate::exit::{Exit, Outcome, Stop};
 use crate::export::{self, ExportArgs};
+use crate::import::{self, ImportArgs};
 use crate::locate::Which;
 use crate::output;
 use crate::probe::{self, ProbeArgs};
@@ -75,6 +76,10 @@ enum Command {
     Repair(RepairArgs),
     /// Copy records off the host, as text, JSON lines or raw; a stopped export can be continued
     Export(Box<ExportArgs>),
+    /// Bring the log in a folder to a daemon, each append once: a data folder, or a raw archive
+    ///
+    /// The records keep their first client's checksum, and what the first daemon knew of their sender; `query --origin LOG-ID` shows them. A call that was stopped is made again, and goes on. The daemon takes it from root and its own user on its Unix socket, and from whoever a rule lets forward. What a folder does not have is stated in the daemon's log.
+    Import(ImportArgs),
     /// Measure what each way of making a write durable costs in a folder, and recommend settings
     Probe(ProbeArgs),
     /// Measure a daemon under load, and check what it acknowledged
@@ -127,6 +132,7 @@ fn run(cli: Cli) -> Outcome {
         Command::Verify(args) => verify::run(context, &args),
         Command::Repair(args) => repair::run(context, &args),
         Command::Export(args) => export::run(context, &args),
+        Command::Import(args) => import::run(context, &args),
         Command::Probe(args) => probe::run(context, &args),
         Command::Bench(args) => bench::run(context, &args),
         Command::Completions(args) => completions::run(context, &args, Cli::command()),
@@ -172,6 +178,9 @@ mod tests {
             (&["bench"], Exit::Usage),
             (&["query", "--dir", "no/such/folder"], Exit::Failed),
             (&["verify", "no/such/folder"], Exit::Failed),
+            (&["import"], Exit::Usage),
+            (&["import", "no/such/folder"], Exit::Failed),
+            (&["import", "--stream", "a b", "no/such/folder"], Exit::Usage),
             (&["repair"], Exit::Usage),
             (&["repair", "no/such/folder"], Exit::Failed),
             (&["repair", "--dry-run", "no/such/folder"], Exit::Failed),

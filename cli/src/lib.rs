@@ -1,5 +1,5 @@
-//! Operator tool of clad: append, run, query, tail, status, segments, rotate, sync, verify, repair, export, probe,
-//! bench, top, completions.
+//! Operator tool of clad: append, run, query, tail, status, segments, rotate, sync, verify, repair, export, import,
+//! probe, bench, top, completions.
 //!
 //! Invariants: stdout carries the result and nothing else, and only `output` prints; what a program reads
 //! (`-o json`) has its units in its names; the exit code is 0 for done, 1 for failed or damaged, 2 for a wrong call; that of
@@ -16,6 +16,7 @@
 //! | `admin` | orders over the admin socket |
 //! | `verify`, `repair` | the check of a folder, and what brings a damaged one back |
 //! | `export` | records off the host, in several goes if need be |
+//! | `import` | the log in a folder, to a daemon |
 //! | `bench` | the load generator |
 //! | `probe` | what a disk can do, and what to set |
 //! | `completions` | scripts for shells |
@@ -30,6 +31,7 @@ mod context;
 mod exit;
 mod export;
 mod format;
+mod import;
 mod interrupt;
 mod locate;
 mod output;

@@ -12,6 +12,7 @@
 //! | [`filter`] | which records a reader wants |
 //! | [`journald`] | entries of systemd's journal, as records |
 //! | [`frame`] | the framed protocol of the TCP and Unix sockets |
+//! | [`raw_export`] | the head of frames in a file |
 //! | [`ErrorCode`], [`ErrorInfo`] | what a refusal says: may I retry, may it be written |
 //! | `grpc`, `otlp` (feature `grpc`) | the generated gRPC services, and OTLP messages to and from records |
 //!
@@ -26,6 +27,7 @@ pub mod filter;
 pub mod frame;
 pub mod journald;
 pub mod limits;
+pub mod raw_export;
 
 mod checksum;
 mod error;

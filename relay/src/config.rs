@@ -155,8 +155,11 @@ pub(crate) struct ToObjects {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Format {
+    /// Columns, for engines that query them.
     #[default]
     Parquet,
+    /// Whole appends as they came, compressed: a backup that loses nothing.
+    Raw,
 }
 
 /// Where objects go.
@@ -357,8 +360,11 @@ impl Config {
             }
             To::Nats(to) => format!("stream {} of NATS at {}, as {}", to.stream, to.servers.join(", "), to.subject),
             To::Objects(to) => {
-                let Format::Parquet = to.format;
-                format!("{} (Parquet, an object every {} or at {})", to.url, to.max_age, to.object_bytes)
+                let form = match to.format {
+                    Format::Parquet => "Parquet",
+                    Format::Raw => "raw: whole appends",
+                };
+                format!("{} ({form}, an object every {} or at {})", to.url, to.max_age, to.object_bytes)
             }
         };
         format!("relay {}\nfrom  {from}\nto    {to}", self.name)

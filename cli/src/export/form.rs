@@ -1,7 +1,7 @@
 //! The form of records in an export.
 //!
 //! Invariants: the bytes of a record depend on nothing but the record, so that an export in several goes is the one
-//! in a single go. `raw` (docs/FORMAT.md, "Exports") is a head of [`HEAD_BYTES`], then RECORDS and GAP frames of the
+//! in a single go. `raw` (docs/FORMAT.md, "Exports") is a head of [`raw_export::HEAD_BYTES`], then RECORDS and GAP frames of the
 //! protocol with request id 0: an append of which anything is wanted is there whole, with its client's checksum, and
 //! `skip` and `take` say which of its records are wanted, from the first to the last.
 
@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use bytes::BytesMut;
 use clad_proto::frame::{self, RecordsHead, encode_records};
-use clad_proto::{LogId, payload_checksum};
+use clad_proto::{LogId, raw_export};
 use jiff::tz::TimeZone;
 
 use super::args::Output;
@@ -17,13 +17,7 @@ use crate::exit::Stop;
 use crate::format::{Entry, Format, Renderer};
 use crate::read::piece::{Gap, Piece};
 
-/// The first bytes of a raw export.
-pub(super) const MAGIC: [u8; 8] = *b"CLADRAW\0";
-/// The version of its form: that of the protocol whose frames it has.
-const VERSION: u32 = 2;
-/// Bytes before the first frame.
-const HEAD_BYTES: usize = 32;
-/// Gives records their form.
+/// Form of an export.
 pub(super) enum Form {
     /// Lines.
     Lines { renderer: Box<Renderer>, lines: Vec<u8> },
@@ -44,16 +38,10 @@ impl Form {
 
     /// Bytes before the first record.
     pub(super) fn head(&self, log_id: LogId) -> Vec<u8> {
-        if let Self::Lines { .. } = self {
-            return Vec::new();
+        match self {
+            Self::Lines { .. } => Vec::new(),
+            Self::Raw(_) => raw_export::head(log_id).to_vec(),
         }
-        let mut head = Vec::with_capacity(HEAD_BYTES);
-        head.extend_from_slice(&MAGIC);
-        head.extend_from_slice(&VERSION.to_le_bytes());
-        head.extend_from_slice(log_id.as_bytes());
-        let checksum = payload_checksum(&head);
-        head.extend_from_slice(&checksum.to_le_bytes());
-        head
     }
 
     /// Gives `write` the records of a piece whose offsets are in `range` and that are wanted; says how many they are.

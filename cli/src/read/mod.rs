@@ -4,6 +4,7 @@
 //! cursor is followed by `-f`; whatever is missing is said on stderr; damage ends in 1, a torn tail or what retention
 //! removed does not.
 
+mod archive;
 pub(crate) mod filter;
 pub(crate) mod piece;
 pub(crate) mod served;

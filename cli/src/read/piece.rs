@@ -39,6 +39,34 @@ pub(crate) struct Gap {
     pub(crate) reason: GapReason,
 }
 
+/// Content of files at a place: an append as its client encoded it, or nothing that can be read.
+#[derive(Debug)]
+pub(crate) enum Whole {
+    /// A whole append; its checksum was compared.
+    Append {
+        /// The fields before the peer metadata.
+        head: RecordsHead,
+        /// The peer metadata, encoded.
+        peer_meta: Bytes,
+        /// Group and records.
+        payload: Bytes,
+    },
+    /// Offsets that cannot be read.
+    Gap(Gap),
+}
+
+impl From<Whole> for Event {
+    fn from(whole: Whole) -> Self {
+        match whole {
+            Whole::Append { head, peer_meta, payload } => {
+                let peer_meta = Box::new(PeerMeta::decode(&peer_meta).unwrap_or_default());
+                Self::Records(Piece { head, peer_meta, payload })
+            }
+            Whole::Gap(gap) => Self::Gap(gap),
+        }
+    }
+}
+
 /// Records of one append: those behind `skip` of its head, `take` of them. Its checksum was compared.
 #[derive(Debug)]
 pub(crate) struct Piece {

@@ -1,6 +1,7 @@
 //! Appends of one log that another takes over, with real daemons: each once and in order however often daemon and connection
 //! die, under the checksum of the first client; and what no log takes.
 
+mod import;
 mod refusals;
 mod shown;
 

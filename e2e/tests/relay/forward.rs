@@ -58,7 +58,7 @@ impl Numbers {
 }
 
 /// The appends of a log in their order: records, checksum, payload.
-fn appends(daemon: &Daemon) -> Vec<(u32, u32, Vec<u8>)> {
+pub(crate) fn appends(daemon: &Daemon) -> Vec<(u32, u32, Vec<u8>)> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let address = daemon.address("unix").parse().expect("an address");

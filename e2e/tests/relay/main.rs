@@ -6,6 +6,7 @@
 //! `CLAD_RELAY` is the program. `CLAD_JOURNALD_PROGRAMS` is the folder with systemd's, unpacked; `CLAD_RELAY_KILLS` and
 //! `CLAD_RELAY_ENTRIES` set the kills, and the entries of the journal.
 
+mod backup;
 mod bucket;
 #[path = "../tls/certs.rs"]
 #[expect(dead_code, reason = "the tests of TLS use the rest")]

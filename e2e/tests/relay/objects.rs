@@ -14,7 +14,7 @@ use super::{Backup, Relay, wait};
 const SMALL: &str = "max_age = \"300ms\"\nobject_bytes = \"64KiB\"\n";
 
 /// A relay from the beginning, with the lines of `[to.objects]` and more of `[from.clad]`.
-fn relay(daemon: &Daemon, from: &str, to: impl FnOnce(&Relay) -> String) -> Relay {
+pub(crate) fn relay(daemon: &Daemon, from: &str, to: impl FnOnce(&Relay) -> String) -> Relay {
     named("test", daemon, from, to)
 }
 
@@ -39,7 +39,7 @@ pub(crate) fn end(daemon: &Daemon) -> u64 {
 }
 
 /// Waits until the archive has everything below an offset, and its cursor says so.
-fn wait_stored(relay: &mut Relay, end: u64) {
+pub(crate) fn wait_stored(relay: &mut Relay, end: u64) {
     wait("all in the archive", || {
         relay.keep();
         relay.say("status").contains(&format!("next offset  {end}\n"))
@@ -47,7 +47,7 @@ fn wait_stored(relay: &mut Relay, end: u64) {
 }
 
 /// Runs `verify`: what it says, and whether all is right.
-fn verify(relay: &Relay, more: &[&str]) -> (String, bool) {
+pub(crate) fn verify(relay: &Relay, more: &[&str]) -> (String, bool) {
     let done = relay.command("verify").args(more).output().expect("it runs");
     (String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned(), done.status.success())
 }
@@ -410,7 +410,7 @@ fn an_archive_that_has_expired_stops_it_until_a_person_goes_on() {
     }
 }
 
-fn wait_stored_at_least(relay: &mut Relay, end: u64) {
+pub(crate) fn wait_stored_at_least(relay: &mut Relay, end: u64) {
     let until = std::time::Instant::now() + TEST_TIMEOUT;
     loop {
         relay.keep();

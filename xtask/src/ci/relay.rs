@@ -27,7 +27,7 @@ const PACKAGES: [&str; 5] =
 /// What copies the jars that a project needs.
 const MAVEN_COPY: &str = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies";
 
-const CASES: [(&str, &str, &str); 51] = [
+const CASES: [(&str, &str, &str); 52] = [
     ("relay", "lines become records", "files::lines_are_records_with_the_bytes_that_they_have"),
     ("relay", "records of several lines", "files::a_record_of_several_lines_is_one"),
     ("relay", "files from now on", "files::a_relay_that_begins_now_leaves_what_is_old_and_nothing_behind_it"),
@@ -61,6 +61,11 @@ const CASES: [(&str, &str, &str); 51] = [
         "relay",
         "to a bucket over kills and lost answers",
         "objects::every_record_is_in_a_bucket_once_over_kills_and_lost_answers",
+    ),
+    (
+        "relay",
+        "a raw archive over kills, and back",
+        "backup::a_raw_archive_has_each_append_once_over_kills_is_read_in_place_and_brought_back",
     ),
     ("relay", "two relays at one prefix", "objects::two_relays_at_one_prefix_make_one_chain"),
     ("relay", "an object that is not ours", "objects::an_object_that_is_not_ours_stops_it_with_both_numbers"),

@@ -24,7 +24,8 @@ use tokio::time::sleep;
 
 use super::names::{self, Names};
 use super::object::Described;
-use crate::config::{Place, ToObjects};
+use super::raw;
+use crate::config::{Format, Place, ToObjects};
 use crate::metrics;
 
 /// Pauses between tries.
@@ -138,7 +139,8 @@ impl Bucket {
     pub(super) async fn histories(&self, names: &Names) -> Result<Vec<u32>> {
         let question = async || self.store.list_with_delimiter(Some(names.log())).await;
         let listed = self.ask_for_all("list", question).await?;
-        let mut histories: Vec<u32> = listed.common_prefixes.iter().filter_map(names::history_of).collect();
+        let mut histories: Vec<u32> =
+            listed.common_prefixes.iter().filter_map(|folder| names.history_of(folder)).collect();
         histories.sort_unstable();
         Ok(histories)
     }
@@ -161,7 +163,7 @@ impl Bucket {
         };
         let (mut firsts, mut others) = (Vec::new(), Vec::new());
         for object in self.ask_for_all("list", question).await? {
-            match names::first_of(&object.location) {
+            match names.first_of(&object.location) {
                 Some(first) => firsts.push(first),
                 None if names::is_origin(&object.location) => {}
                 None => others.push(object.location.to_string()),
@@ -181,8 +183,8 @@ impl Bucket {
         }
     }
 
-    /// What an object says of itself.
-    pub(super) async fn find(&self, path: &Path) -> Result<Found> {
+    /// What an object of a form says of itself.
+    pub(super) async fn find(&self, path: &Path, format: Format) -> Result<Found> {
         let head = async || self.store.get_opts(path, GetOptions { head: true, ..GetOptions::default() }).await;
         let head = match self.ask("read", head).await {
             Ok(head) => head,
@@ -190,7 +192,7 @@ impl Bucket {
             Err(error) => return Err(error).context("an object cannot be looked at"),
         };
         let said = match Described::of_attributes(&head.attributes) {
-            Ok(None) => self.footer(path, head.meta.size).await,
+            Ok(None) => self.footer(path, head.meta.size, format).await,
             said => said,
         };
         Ok(match said {
@@ -200,17 +202,30 @@ impl Bucket {
         })
     }
 
-    /// From the file itself: a folder keeps no metadata, and a copy may have lost it.
-    async fn footer(&self, path: &Path, size: u64) -> Result<Option<Described>> {
+    /// From the object itself: a folder keeps no metadata, and a copy may have lost it.
+    async fn footer(&self, path: &Path, size: u64, format: Format) -> Result<Option<Described>> {
+        let is_none = match format {
+            Format::Parquet => "it is no Parquet file",
+            Format::Raw => "it is no object of a raw archive",
+        };
         let part = async |from: u64| self.ask("read", async || self.store.get_range(path, from..size).await).await;
-        let from = size.checked_sub(TAIL_BYTES).context("it is no Parquet file")?;
+        let from = size.checked_sub(TAIL_BYTES).context(is_none)?;
         let tail = part(from).await?;
-        let length = tail.first_chunk::<4>().filter(|_| tail.ends_with(b"PAR1")).context("it is no Parquet file")?;
-        let from = from.checked_sub(u32::from_le_bytes(*length).into()).context("it is no Parquet file")?;
+        let length = match format {
+            Format::Parquet => {
+                tail.first_chunk().filter(|_| tail.ends_with(b"PAR1")).map(|length| u32::from_le_bytes(*length).into())
+            }
+            Format::Raw => raw::length_of_words(&tail),
+        };
+        let from = length.and_then(|length: u64| from.checked_sub(length)).context(is_none)?;
         let footer = part(from).await?;
         let footer = footer.get(..footer.len().saturating_sub(TAIL_BYTES as usize)).unwrap_or_default();
-        let metadata = ParquetMetaDataReader::decode_metadata(footer).context("it is no Parquet file")?;
-        Described::of_metadata(&metadata)
+        match format {
+            Format::Parquet => {
+                Described::of_metadata(&ParquetMetaDataReader::decode_metadata(footer).context(is_none)?)
+            }
+            Format::Raw => raw::described(footer),
+        }
     }
 
     /// Creates an object, if there is none.

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::bucket::{Bucket, Created, Found, Pauses};
 use super::names::Names;
 use super::object::Described;
+use crate::config::Format;
 use crate::out::source::{Append, Cursored, other_than};
 
 /// The object that names the first offset of a history.
@@ -82,8 +83,14 @@ impl Noted {
 
 impl<'a> Chain<'a> {
     /// Finds the end of the newest history; begins the first one at `start`, where there is none and there was none.
-    pub(super) async fn open(bucket: &'a Bucket, near: &Cursored, address: Address, start: u64) -> Result<Self> {
-        let names = Names::new(&bucket.prefix, near.log_id);
+    pub(super) async fn open(
+        bucket: &'a Bucket,
+        format: Format,
+        near: &Cursored,
+        address: Address,
+        start: u64,
+    ) -> Result<Self> {
+        let names = Names::new(&bucket.prefix, near.log_id, format);
         let noted = near.note().and_then(Noted::of);
         let cursor = near.cursor.as_ref().map(|named| named.place);
         let newest = bucket.histories(&names).await?.last().copied();
@@ -157,6 +164,10 @@ impl<'a> Chain<'a> {
         self.place
     }
 
+    pub(super) const fn format(&self) -> Format {
+        self.names.format()
+    }
+
     pub(super) const fn history(&self) -> u32 {
         self.history
     }
@@ -189,7 +200,7 @@ impl<'a> Chain<'a> {
         let path = self.names.object(self.history, described.first);
         let mut pauses = Pauses::new();
         loop {
-            match self.bucket.create(&path, payload, described.attributes()).await? {
+            match self.bucket.create(&path, payload, described.attributes(self.format())).await? {
                 Created::Done => {
                     self.go_behind(described);
                     return Ok(Stored::Ours);
@@ -199,7 +210,7 @@ impl<'a> Chain<'a> {
                     self.ensure_still_there().await?;
                 }
                 // The object says whose it is: an answer to ours may have been lost.
-                Created::Exists => match self.bucket.find(&path).await? {
+                Created::Exists => match self.bucket.find(&path, self.format()).await? {
                     // Somebody wrote it at the same moment and failed, or the store asks for another try.
                     Found::Nothing => pauses.pause().await,
                     Found::Ours(found) if found.is_same(described) => {
@@ -336,7 +347,7 @@ async fn tail(bucket: &Bucket, names: &Names, history: u32, hint: Option<u64>) -
 
 async fn look(bucket: &Bucket, names: &Names, history: u32, first: u64) -> Result<Option<Described>> {
     let path = names.object(history, first);
-    match bucket.find(&path).await? {
+    match bucket.find(&path, names.format()).await? {
         Found::Nothing => Ok(None),
         Found::Ours(found) if found.first == first && found.history == history => Ok(Some(*found)),
         Found::Ours(found) => bail!(
@@ -352,8 +363,13 @@ async fn look(bucket: &Bucket, names: &Names, history: u32, first: u64) -> Resul
 }
 
 /// Begins a history that is newer than all others, at a place: its number.
-pub(super) async fn begin_new(bucket: &Bucket, near: &Cursored, place: Cursor) -> Result<(u32, String)> {
-    let names = Names::new(&bucket.prefix, near.log_id);
+pub(super) async fn begin_new(
+    bucket: &Bucket,
+    format: Format,
+    near: &Cursored,
+    place: Cursor,
+) -> Result<(u32, String)> {
+    let names = Names::new(&bucket.prefix, near.log_id, format);
     loop {
         let newest = bucket.histories(&names).await?.last().copied();
         let known = near.note().and_then(Noted::of).map(|noted| noted.history);

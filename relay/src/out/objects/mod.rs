@@ -1,4 +1,4 @@
-//! From a clad to object storage: an archive of Parquet files, each record once.
+//! From a clad to object storage: an archive, each record once.
 //!
 //! Invariants:
 //! - The bucket is the checkpoint. Its objects are a chain: each begins at the offset where the one before ends ([`chain`]).
@@ -14,6 +14,8 @@
 //! | [`columns`] | records as rows, and row groups |
 //! | [`names`] | the names of objects |
 //! | [`object`] | an object, and what it says of itself |
+//! | [`pieces`] | the bytes of one that is built |
+//! | [`raw`] | whole appends as they came, in zstd |
 //! | [`verify`] | the whole archive, looked through |
 
 mod bucket;
@@ -21,6 +23,8 @@ mod chain;
 mod columns;
 mod names;
 mod object;
+mod pieces;
+mod raw;
 mod verify;
 
 use std::time::Duration;
@@ -61,7 +65,7 @@ struct Archive<'a> {
     begun_at: Instant,
     is_at_end: bool,
     max_age: Duration,
-    object_bytes: usize,
+    object_bytes: u64,
 }
 
 /// Brings a log to a bucket, until the relay is stopped.
@@ -88,7 +92,7 @@ pub(crate) async fn begin(from: &FromClad, to: &ToObjects, name: &str, is_at_cur
         }
         (false, _) => Cursor { log_id: near.log_id, epoch: near.epoch, offset: start(from, &near) },
     };
-    let (history, note) = chain::begin_new(&bucket, &near, place).await?;
+    let (history, note) = chain::begin_new(&bucket, to.format, &near, place).await?;
     near.cursors.remove(name).await?;
     near.cursors.commit(name, place, from.hold, note).await?;
     Ok(format!("{name} begins history {history} of the archive at offset {}", place.offset))
@@ -97,10 +101,9 @@ pub(crate) async fn begin(from: &FromClad, to: &ToObjects, name: &str, is_at_cur
 async fn open<'a>(from: &FromClad, to: &ToObjects, name: &str, bucket: &'a Bucket) -> Result<Archive<'a>> {
     let address = from.address()?;
     let near = Cursored::connect(&address, name).await?;
-    let chain = Chain::open(bucket, &near, address, start(from, &near)).await?;
+    let chain = Chain::open(bucket, to.format, &near, address, start(from, &near)).await?;
     let (place, note) = (chain.place(), chain.note());
     let source = Source::begin_at(from, near.cursors, name, Start::Cursor(place), Some(place), note).await?;
-    let object_bytes = usize::try_from(to.object_bytes.as_u64()).context("to.objects.object_bytes")?;
     Ok(Archive {
         source,
         chain,
@@ -109,7 +112,7 @@ async fn open<'a>(from: &FromClad, to: &ToObjects, name: &str, bucket: &'a Bucke
         begun_at: Instant::now(),
         is_at_end: false,
         max_age: to.max_age()?,
-        object_bytes,
+        object_bytes: to.object_bytes.as_u64(),
     })
 }
 
@@ -132,7 +135,7 @@ impl Archive<'_> {
                         Some(building) => building,
                         none => {
                             self.begun_at = Instant::now();
-                            none.insert(Building::begin(&chunk)?)
+                            none.insert(Building::begin(&chunk, place.log_id, self.chain.format())?)
                         }
                     };
                     building.push(&chunk, &raw)?;
@@ -182,7 +185,7 @@ impl Archive<'_> {
         metrics::lost(metrics::Lost::Source);
         self.read = Cursor { offset: gap.to, ..place };
         let (described, payload) =
-            object::gap(self.chain.history(), gap.from, self.read, gap.reason, self.chain.last())?;
+            object::gap(self.chain.history(), gap.from, self.read, gap.reason, self.chain.last(), self.chain.format())?;
         self.store(described, payload).await
     }
 

@@ -2,10 +2,8 @@
 //!
 //! Invariants:
 //! - It begins and ends with whole appends, and has every offset between; or it has no row and says why.
-//! - What it says of itself stands in the Parquet file, and in the store's metadata where that has any: equal in both.
+//! - What it says of itself stands in the object, and in the store's metadata where that has any: equal in both.
 //! - It is built of the records alone: the same appends give the same bytes.
-
-use std::io::{self, Write};
 
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
@@ -18,10 +16,11 @@ use parquet::file::writer::SerializedFileWriter;
 use sha2::{Digest, Sha256};
 
 use super::columns::{self, Rows, Shared};
+use super::pieces::{Pieces, hex};
+use super::raw::{self, Export};
+use crate::config::Format;
 use crate::out::source::Append;
 
-/// Bytes of a piece of an object: none is ever copied to grow.
-const PIECE_BYTES: usize = 1 << 20;
 /// What is not encoded yet counts as this part of its size.
 const ENCODED_PART: usize = 4;
 
@@ -80,10 +79,14 @@ impl Described {
         pairs.into_iter().map(|(key, value)| (format!("{PREFIX}{key}"), value)).collect()
     }
 
-    pub(super) fn attributes(&self) -> Attributes {
+    pub(super) fn attributes(&self, format: Format) -> Attributes {
         let mut attributes: Attributes =
             self.pairs().into_iter().map(|(key, value)| (Attribute::Metadata(key.into()), value)).collect();
-        attributes.insert(Attribute::ContentType, "application/vnd.apache.parquet".into());
+        let content = match format {
+            Format::Parquet => "application/vnd.apache.parquet",
+            Format::Raw => "application/zstd",
+        };
+        attributes.insert(Attribute::ContentType, content.into());
         attributes
     }
 
@@ -136,9 +139,14 @@ impl Described {
     }
 
     /// From a whole file.
-    pub(super) fn of_file(bytes: Bytes) -> Result<Option<Self>> {
-        let file = SerializedFileReader::new(bytes).context("it is no Parquet file")?;
-        Self::of_metadata(file.metadata())
+    pub(super) fn of_file(bytes: &Bytes, format: Format) -> Result<Option<Self>> {
+        match format {
+            Format::Parquet => {
+                let file = SerializedFileReader::new(bytes.clone()).context("it is no Parquet file")?;
+                Self::of_metadata(file.metadata())
+            }
+            Format::Raw => raw::of_file(bytes),
+        }
     }
 
     pub(super) fn of_metadata(metadata: &ParquetMetaData) -> Result<Option<Self>> {
@@ -164,46 +172,65 @@ impl Described {
     }
 }
 
-/// A piece of memory after the other, and the checksum of all.
-#[derive(Default)]
-struct Pieces {
-    full: Vec<Bytes>,
-    open: Vec<u8>,
-    hash: Sha256,
-    bytes: u64,
+/// The content of an object, in its form.
+enum Content {
+    Parquet { file: Box<SerializedFileWriter<Pieces>>, rows: Box<Rows> },
+    Raw(Box<Export>),
 }
 
-impl Write for Pieces {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.open.len() >= PIECE_BYTES {
-            self.full.push(std::mem::take(&mut self.open).into());
-        }
-        if self.open.capacity() == 0 && !self.full.is_empty() {
-            self.open.reserve_exact(PIECE_BYTES);
-        }
-        let part = &bytes[..bytes.len().min(PIECE_BYTES - self.open.len())];
-        self.open.extend_from_slice(part);
-        self.hash.update(part);
-        self.bytes += part.len() as u64;
-        Ok(part.len())
+impl Content {
+    fn new(format: Format, log_id: LogId) -> Result<Self> {
+        Ok(match format {
+            Format::Parquet => {
+                Self::Parquet { file: Box::new(columns::file(Pieces::default())?), rows: Box::default() }
+            }
+            Format::Raw => Self::Raw(Box::new(Export::new(log_id)?)),
+        })
     }
 
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+    /// Adds an append; the number of its records.
+    fn push(&mut self, chunk: &Chunk, raw: &RawRecords) -> Result<u64> {
+        match self {
+            Self::Parquet { file, rows } => {
+                let (mut shared, mut count) = (Shared::of(chunk), 0);
+                for (offset, record) in chunk.records() {
+                    if rows.is_full() {
+                        rows.write(file)?;
+                    }
+                    rows.push(&mut shared, offset, &record);
+                    count += 1;
+                }
+                Ok(count)
+            }
+            Self::Raw(export) => {
+                export.push(raw)?;
+                Ok(chunk.records().count() as u64)
+            }
+        }
     }
-}
 
-impl Pieces {
-    fn into_payload(mut self) -> PutPayload {
-        self.full.push(self.open.into());
-        self.full.into_iter().collect()
+    /// Ends it with what it says of itself.
+    fn finish(self, mut described: Described) -> Result<(Described, PutPayload)> {
+        match self {
+            Self::Parquet { mut file, mut rows } => {
+                if rows.count() > 0 {
+                    rows.write(&mut file)?;
+                }
+                file.flush()?;
+                (described.data_bytes, described.data) = file.inner().sum();
+                for (key, value) in described.pairs() {
+                    file.append_key_value_metadata(KeyValue::new(key, value));
+                }
+                Ok((described, file.into_inner()?.into_payload()))
+            }
+            Self::Raw(export) => export.finish(described),
+        }
     }
 }
 
 /// An object that is being built.
 pub(super) struct Building {
-    file: SerializedFileWriter<Pieces>,
-    rows: Rows,
+    content: Content,
     payloads: Sha256,
     first: u64,
     first_epoch: u32,
@@ -213,19 +240,13 @@ pub(super) struct Building {
     pub(super) first_time: u64,
 }
 
-/// A checksum as text.
-pub(super) fn hex(hash: Sha256) -> String {
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 impl Building {
     /// Begins with an append.
-    pub(super) fn begin(chunk: &Chunk) -> Result<Self> {
+    pub(super) fn begin(chunk: &Chunk, log_id: LogId, format: Format) -> Result<Self> {
         let (first, first_epoch) = (chunk.first_offset(), chunk.epoch());
         let last = Append { epoch: first_epoch, first, count: 0, payload_crc: 0 };
         Ok(Self {
-            file: columns::file(Pieces::default())?,
-            rows: Rows::default(),
+            content: Content::new(format, log_id)?,
             payloads: Sha256::new(),
             first,
             first_epoch,
@@ -241,8 +262,11 @@ impl Building {
     }
 
     /// Bytes that it will have, about.
-    pub(super) fn bytes(&self) -> usize {
-        self.file.bytes_written() + self.rows.bytes() / ENCODED_PART
+    pub(super) fn bytes(&self) -> u64 {
+        match &self.content {
+            Content::Parquet { file, rows } => (file.bytes_written() + rows.bytes() / ENCODED_PART) as u64,
+            Content::Raw(export) => export.bytes(),
+        }
     }
 
     /// Adds an append.
@@ -260,18 +284,10 @@ impl Building {
             raw.end_offset(),
             self.end()
         );
-        let mut shared = Shared::of(chunk);
-        let before = self.records;
-        for (offset, record) in chunk.records() {
-            if self.rows.is_full() {
-                self.rows.write(&mut self.file)?;
-            }
-            self.rows.push(&mut shared, offset, &record);
-            self.records += 1;
-        }
-        if self.records - before != u64::from(head.count) {
+        if self.content.push(chunk, raw)? != u64::from(head.count) {
             bail!("the append of offset {} has not the {} records that it says", head.first_offset, head.count);
         }
+        self.records += u64::from(head.count);
         self.payloads.update(raw.payload());
         self.last =
             Append { epoch: head.epoch, first: head.first_offset, count: head.count, payload_crc: head.payload_crc };
@@ -279,11 +295,8 @@ impl Building {
     }
 
     /// Ends it at a place.
-    pub(super) fn finish(mut self, history: u32, end: Cursor) -> Result<(Described, PutPayload)> {
+    pub(super) fn finish(self, history: u32, end: Cursor) -> Result<(Described, PutPayload)> {
         ensure!(end.offset == self.end(), "an object of offsets up to {} is not ended at {}", self.end(), end.offset);
-        if self.rows.count() > 0 {
-            self.rows.write(&mut self.file)?;
-        }
         let described = Described {
             log_id: end.log_id,
             history,
@@ -299,18 +312,8 @@ impl Building {
             gap: None,
             version: env!("CARGO_PKG_VERSION").to_owned(),
         };
-        sealed(self.file, described)
+        self.content.finish(described)
     }
-}
-
-/// Ends a file with what it says of itself.
-fn sealed(mut file: SerializedFileWriter<Pieces>, mut described: Described) -> Result<(Described, PutPayload)> {
-    file.flush()?;
-    (described.data, described.data_bytes) = (hex(file.inner().hash.clone()), file.inner().bytes);
-    for (key, value) in described.pairs() {
-        file.append_key_value_metadata(KeyValue::new(key, value));
-    }
-    Ok((described, file.into_inner()?.into_payload()))
 }
 
 /// An object without a row, for offsets that the log does not have.
@@ -320,7 +323,12 @@ pub(super) fn gap(
     end: Cursor,
     reason: GapReason,
     last: Option<Append>,
+    format: Format,
 ) -> Result<(Described, PutPayload)> {
+    let mut content = Content::new(format, end.log_id)?;
+    if let Content::Raw(export) = &mut content {
+        export.push_gap(from, end.offset, reason);
+    }
     let reason = match reason {
         GapReason::Retention => "retention",
         GapReason::Damage => "damage",
@@ -340,7 +348,7 @@ pub(super) fn gap(
         gap: Some(reason.to_owned()),
         version: env!("CARGO_PKG_VERSION").to_owned(),
     };
-    sealed(columns::file(Pieces::default())?, described)
+    content.finish(described)
 }
 
 #[cfg(test)]
@@ -354,19 +362,27 @@ mod tests {
     #[test]
     fn a_gap_has_no_row_and_says_why_in_both_places() {
         let last = Append { epoch: 1, first: 3, count: 2, payload_crc: 0xab };
-        let (described, payload) = gap(1, 5, place(9), GapReason::Retention, Some(last)).expect("made");
-        let bytes: Bytes = payload.into();
-        assert_eq!(Described::of_file(bytes.clone()).expect("right"), Some(described.clone()));
-        assert_eq!(Described::of_attributes(&described.attributes()).expect("right"), Some(described.clone()));
-        let file = SerializedFileReader::new(bytes).expect("Parquet");
-        assert_eq!(file.metadata().file_metadata().num_rows(), 0);
-        assert_eq!((described.records, described.gap.as_deref()), (0, Some("retention")));
-        assert_eq!(described.place(), place(9));
+        for format in [Format::Parquet, Format::Raw] {
+            let (described, payload) = gap(1, 5, place(9), GapReason::Retention, Some(last), format).expect("made");
+            let bytes: Bytes = payload.into();
+            assert_eq!(Described::of_file(&bytes, format).expect("right"), Some(described.clone()));
+            let attributes = described.attributes(format);
+            assert_eq!(Described::of_attributes(&attributes).expect("right"), Some(described.clone()));
+            match format {
+                Format::Parquet => {
+                    let file = SerializedFileReader::new(bytes).expect("Parquet");
+                    assert_eq!(file.metadata().file_metadata().num_rows(), 0);
+                }
+                Format::Raw => raw::check(&bytes, &described).expect("nothing in it"),
+            }
+            assert_eq!((described.records, described.gap.as_deref()), (0, Some("retention")));
+            assert_eq!(described.place(), place(9));
+        }
     }
 
     #[test]
     fn what_contradicts_itself_is_refused() {
-        let (described, _) = gap(1, 5, place(9), GapReason::Damage, None).expect("made");
+        let (described, _) = gap(1, 5, place(9), GapReason::Damage, None, Format::Parquet).expect("made");
         let with = |changed: &str, value: &str| {
             let pairs = described.pairs();
             Described::of(|key| {
@@ -379,19 +395,5 @@ mod tests {
             assert!(with(key, value).is_err(), "{key}");
         }
         assert_eq!(Described::of(|_| None).expect("nothing"), None);
-    }
-
-    #[test]
-    fn a_write_of_any_size_is_kept_whole() {
-        let mut pieces = Pieces::default();
-        let bytes: Vec<u8> = (0..3 * PIECE_BYTES + 17).map(|at| (at % 251) as u8).collect();
-        let (head, rest) = bytes.split_at(100);
-        pieces.write_all(head).expect("written");
-        pieces.write_all(rest).expect("written");
-        assert_eq!(pieces.bytes, bytes.len() as u64);
-        assert_eq!(hex(pieces.hash.clone()), hex(Sha256::new_with_prefix(&bytes)));
-        assert!(pieces.full.iter().all(|piece| piece.len() == PIECE_BYTES));
-        let whole: Bytes = pieces.into_payload().into();
-        assert!(whole == bytes);
     }
 }

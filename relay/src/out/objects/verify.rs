@@ -15,8 +15,10 @@ use sha2::{Digest, Sha256};
 use super::bucket::{Bucket, Found};
 use super::chain::{self, origin_of};
 use super::names::Names;
-use super::object::{Described, hex};
-use crate::config::{FromClad, ToObjects};
+use super::object::Described;
+use super::pieces::hex;
+use super::raw;
+use crate::config::{Format, FromClad, ToObjects};
 use crate::out::source::Cursored;
 
 /// Offsets that are read of a file at once.
@@ -74,7 +76,7 @@ pub(crate) async fn verify(from: &FromClad, to: &ToObjects, name: &str, which: &
             (near.log_id, Some(Log { address, log_id: near.log_id, lowest: near.lowest, reader: None, at: 0 }))
         }
     };
-    let names = Names::new(&bucket.prefix, log_id);
+    let names = Names::new(&bucket.prefix, log_id, to.format);
     let histories = bucket.histories(&names).await?;
     let history = which.history.or(histories.last().copied());
     let history = history.with_context(|| format!("{} has nothing of log {log_id}", bucket.url()))?;
@@ -106,8 +108,8 @@ pub(crate) async fn verify(from: &FromClad, to: &ToObjects, name: &str, which: &
             report.wrong(&format!("{path} went while it was looked for"));
             continue;
         };
-        let said = bucket.find(&path).await?;
-        let described = match judge(&bytes, said) {
+        let said = bucket.find(&path, to.format).await?;
+        let described = match judge(&bytes, said, to.format) {
             Ok(described) => described,
             Err(error) => {
                 report.wrong(&format!("{path}: {error:#}"));
@@ -179,8 +181,8 @@ fn beginning(report: &mut Report, may_be_gone: bool, what: &str) {
 }
 
 /// A file against what it says of itself, there and in the store.
-fn judge(bytes: &Bytes, said: Found) -> Result<Described> {
-    let described = Described::of_file(bytes.clone())?.context("the file says nothing of a log")?;
+fn judge(bytes: &Bytes, said: Found, format: Format) -> Result<Described> {
+    let described = Described::of_file(bytes, format)?.context("the file says nothing of a log")?;
     match said {
         Found::Ours(said) => {
             ensure!(*said == described, "the store says {}, the file {}", said.numbers(), described.numbers());
@@ -192,7 +194,10 @@ fn judge(bytes: &Bytes, said: Found) -> Result<Described> {
     let data = bytes.get(..length).context("the file is shorter than it says")?;
     let found = hex(Sha256::new_with_prefix(data));
     ensure!(found == described.data, "its data has sha256 {found}, and it says {}", described.data);
-    offsets(bytes, &described)?;
+    match format {
+        Format::Parquet => offsets(bytes, &described)?,
+        Format::Raw => raw::check(bytes, &described)?,
+    }
     Ok(described)
 }
 
