@@ -8,6 +8,7 @@ use anyhow::{Result, ensure};
 use clap::{Args, Parser, Subcommand};
 
 use crate::durable::{self, Engine};
+use crate::fleet::{Fleet, Measured};
 use crate::outcome::Outcome;
 use crate::place::{On, Place};
 use crate::results::{Aim, Results};
@@ -50,6 +51,8 @@ enum Bench {
     DeviceBytes(DeviceBytes),
     /// Make the tables and plots of docs/BENCHMARKS.md again from the results in docs/benchmarks
     Report(Report),
+    /// Plan for many hosts, from the measured figures of the relay
+    Fleet(FleetArgs),
     /// What is to be reached: rows of contenders, ours, fio and peers, in turn
     Speed(Speed),
     /// A logging call of clad, beside `tracing-appender`; wants a daemon that may be flooded
@@ -347,6 +350,52 @@ struct Report {
     docs: PathBuf,
 }
 
+/// `fleet`
+#[derive(Args)]
+struct FleetArgs {
+    /// Hosts
+    #[arg(long, default_value_t = 10.0)]
+    hosts: f64,
+    /// Records a second of each host
+    #[arg(long, default_value_t = 1000.0)]
+    rate: f64,
+    /// Bytes of a record's text
+    #[arg(long, default_value_t = 200.0)]
+    bytes: f64,
+    /// Days for which everything is kept
+    #[arg(long, default_value_t = 30.0)]
+    days: f64,
+    /// Price of a gigabyte a month
+    #[arg(long, default_value_t = 0.0)]
+    gigabyte_month: f64,
+    /// Price of a thousand objects that are stored
+    #[arg(long, default_value_t = 0.0)]
+    thousand_puts: f64,
+    /// The folder with the figures
+    #[arg(long, default_value = "docs")]
+    docs: PathBuf,
+}
+
+#[expect(clippy::print_stdout, reason = "the plan")]
+fn fleet(args: &FleetArgs) -> Result<()> {
+    let fleet = Fleet { hosts: args.hosts, rate: args.rate, bytes: args.bytes, days: args.days };
+    let plan = fleet.plan(&Measured::kept(&args.docs)?)?;
+    let gigabytes = |bytes: f64| format!("{:.1} GB", bytes / 1e9);
+    for (what, number) in [
+        ("log of each host, a day", gigabytes(plan.log_bytes)),
+        ("processors of each host, archive", format!("{:.4}", plan.archive_load)),
+        ("processors of each host, Kafka", format!("{:.4}", plan.kafka_load)),
+        ("partitions of the topic", plan.partitions.to_string()),
+        ("objects of all hosts, a day", plan.objects.to_string()),
+        ("Parquet of all hosts and days", gigabytes(plan.parquet_bytes)),
+        ("raw archive of all hosts and days", gigabytes(plan.raw_bytes)),
+        ("price of Parquet, a month", format!("{:.2}", plan.price(args.gigabyte_month, args.thousand_puts))),
+    ] {
+        println!("{what:34} {number}");
+    }
+    Ok(())
+}
+
 /// The program.
 #[must_use]
 pub fn main() -> ExitCode {
@@ -419,6 +468,7 @@ fn execute(bench: Bench) -> Result<()> {
             ensure!(results.aims.iter().all(Aim::is_reached), "a record costs the device more than it may");
             Ok(())
         }
+        Bench::Fleet(args) => fleet(&args),
         Bench::Report(args) => crate::render::render(&args.docs, true).map(drop),
         Bench::LoggingCall(args) => {
             let LoggingCall { server, dir, events, rounds, c: c_program, level } = args;

@@ -42,6 +42,7 @@ pub mod device_bytes;
 pub mod durable;
 pub mod file_writer;
 pub mod fio;
+pub mod fleet;
 pub mod logging_call;
 pub mod otlp_load;
 pub mod outcome;

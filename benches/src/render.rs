@@ -5,6 +5,7 @@
 //!
 //! A plot is bars and words, for which a plotting library would bring fonts and colours of its own.
 
+mod fleet;
 mod page;
 mod svg;
 mod table;

@@ -63,10 +63,10 @@ struct Done {
 
 /// `clactl import`.
 pub(crate) fn run(context: &mut Context, args: &ImportArgs) -> Outcome {
-    let address = context.which.server(&context.around)?;
     let stream = StreamName::new(&args.stream).ok_or_else(|| {
         Stop::usage("--stream: a name of 1 to 24 letters, digits, '-', '_' and '.', and no dot in front")
     })?;
+    let address = context.which.server(&context.around)?;
     let files = Files::open(&args.dir)?;
     let mut is_damaged = false;
     for (note, damage) in files.notes() {

@@ -1,8 +1,10 @@
 // What a test does to a stream of NATS beside clad-relay, and what a consumer of another make finds in it.
 //
-//	nats SERVER make STREAM SUBJECT [MAX_AGE] · purge STREAM · remove STREAM · publish SUBJECT TEXT · read STREAM
+//	nats SERVER make STREAM SUBJECT [MAX_AGE] · purge STREAM · remove STREAM · publish SUBJECT TEXT · read STREAM ·
+//	count STREAM · flood SUBJECT MESSAGES BYTES PENDING
 //
-// `read` prints a line of JSON for each message that is there, in the order of the stream.
+// `read` prints a line of JSON for each message that is there, in the order of the stream. `flood` publishes messages, with so
+// many unanswered at most, and prints how many a second.
 package main
 
 import (
@@ -76,8 +78,40 @@ func run(server, command string, args []string) error {
 		return err
 	case "read":
 		return read(ctx, js, args[0])
+	case "count":
+		stream, err := js.Stream(ctx, args[0])
+		if err != nil {
+			return err
+		}
+		fmt.Println(stream.CachedInfo().State.Msgs)
+		return nil
+	case "flood":
+		return flood(connection, args[0], args[1:])
 	}
 	return fmt.Errorf("no such command: %s", command)
+}
+
+func flood(connection *nats.Conn, subject string, args []string) error {
+	var numbers [3]int
+	for i := range numbers {
+		if _, err := fmt.Sscan(args[i], &numbers[i]); err != nil {
+			return err
+		}
+	}
+	messages, body, pending := numbers[0], make([]byte, numbers[1]), numbers[2]
+	js, err := jetstream.New(connection, jetstream.WithPublishAsyncMaxPending(pending))
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	for range messages {
+		if _, err := js.PublishAsync(subject, body, jetstream.WithStallWait(timeout)); err != nil {
+			return err
+		}
+	}
+	<-js.PublishAsyncComplete()
+	fmt.Printf("%.0f messages/s\n", float64(messages)/time.Since(began).Seconds())
+	return nil
 }
 
 func read(ctx context.Context, js jetstream.JetStream, name string) error {

@@ -41,7 +41,13 @@ pub(crate) const FILES: &[(&str, &str)] = &[
 const RELAY_FILES: &[(&str, &str)] = &[
     ("deploy/clad-relay@.service", "usr/lib/systemd/system/clad-relay@.service"),
     ("deploy/sysusers.d/clad-relay.conf", "usr/lib/sysusers.d/clad-relay.conf"),
+    ("deploy/fleet/archive.toml", "usr/share/clad-relay/fleet/archive.toml"),
+    ("deploy/fleet/clad-relay@archive.service.d.conf", "usr/share/clad-relay/fleet/clad-relay@archive.service.d.conf"),
+    ("deploy/fleet/clad-relay@kafka.service.d.conf", "usr/share/clad-relay/fleet/clad-relay@kafka.service.d.conf"),
+    ("deploy/fleet/kafka.toml", "usr/share/clad-relay/fleet/kafka.toml"),
+    ("deploy/fleet/logs.sql", "usr/share/clad-relay/fleet/logs.sql"),
     ("docs/ARCHIVE.md", "usr/share/doc/clad-relay/ARCHIVE.md"),
+    ("docs/FLEET.md", "usr/share/doc/clad-relay/FLEET.md"),
     ("docs/FORWARDING.md", "usr/share/doc/clad-relay/FORWARDING.md"),
     ("docs/SENDERS.md", "usr/share/doc/clad-relay/SENDERS.md"),
     ("LICENSE-MIT", "usr/share/doc/clad-relay/LICENSE-MIT"),
@@ -344,10 +350,11 @@ mod tests {
             let is_packaged = FILES.iter().chain(RELAY_FILES).any(|(file, _)| *file == from);
             assert!(!unit || is_packaged, "{from} is in no package");
         }
-        for folder in ["deploy/mixin/rules", "deploy/mixin/dashboards"] {
+        for folder in ["deploy/mixin/rules", "deploy/mixin/dashboards", "deploy/fleet"] {
             for entry in fs::read_dir(root.join(folder)).unwrap() {
                 let from = format!("{folder}/{}", entry.unwrap().file_name().into_string().unwrap());
-                assert!(FILES.iter().any(|(file, _)| *file == from), "{from} is in no package");
+                let is_packaged = FILES.iter().chain(RELAY_FILES).any(|(file, _)| *file == from);
+                assert!(is_packaged, "{from} is in no package");
             }
         }
     }

@@ -72,6 +72,7 @@ pub fn render(docs: &Path, write: bool) -> Result<Vec<String>> {
     let (_, after) = rest.split_once(END).context("the page's place for what is made has no end")?;
     ensure!(!after.contains(BEGIN), "the page has two places for what is made");
     files.push((page, format!("{before}{BEGIN}\n\n{made}{END}{after}")));
+    files.extend(super::fleet::made(docs)?);
     let mut stale = Vec::new();
     for (path, should) in files {
         if std::fs::read_to_string(&path).ok().as_ref() != Some(&should) {

@@ -128,16 +128,33 @@ impl Bucket {
 
     /// What each reader finds in the newest history.
     pub(crate) fn read(&self) -> Vec<serde_json::Value> {
+        read("read.py", &self.copy(), &[&format!("http://{}", self.server), BUCKET])
+    }
+
+    /// What DuckDB finds of each log by a SQL file, in which `url` is where the logs are.
+    pub(crate) fn fleet(&self, sql: &Path, url: &str) -> Vec<serde_json::Value> {
+        let (folder, sql) = (self.copy(), sql.display().to_string());
+        let url = &format!("'{url}/");
+        let logs = format!("'{}/logs/", folder.display());
+        let text = std::fs::read_to_string(&sql).expect("a file");
+        assert!(text.contains(url), "{sql} has no {url}");
+        let here = folder.with_extension("sql");
+        std::fs::write(&here, text.replace(url, &logs)).expect("written");
+        read("fleet.py", &folder, &[&format!("http://{}", self.server), BUCKET, &here.display().to_string()])
+    }
+
+    /// A folder for a copy.
+    fn copy(&self) -> std::path::PathBuf {
         let folder = self.scratch.data().join(format!("copy-{}", self.keys().len()));
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).expect("a folder");
-        read(&folder, &[&format!("http://{}", self.server), BUCKET])
+        folder
     }
 }
 
-/// What each reader finds in the newest history of a folder.
-fn read(folder: &Path, more: &[&str]) -> Vec<serde_json::Value> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("objects/read.py");
+/// What a script finds in a folder.
+fn read(script: &str, folder: &Path, more: &[&str]) -> Vec<serde_json::Value> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("objects").join(script);
     let done = Command::new(python()).arg("-B").arg(script).arg(folder).args(more).output().expect("python");
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     done.stdout.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()).map(clad_e2e::json).collect()

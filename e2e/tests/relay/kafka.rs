@@ -17,13 +17,13 @@ use super::forward::{Numbers, small};
 use super::objects::{bodies, end};
 use super::{Backup, Relay, copied, wait};
 
-const TOPIC: &str = "logs";
+pub(crate) const TOPIC: &str = "logs";
 const PASSWORD: &str = "a-password-of-tests";
 /// Far longer than it takes to cut the connection.
 const LATE_ANSWERS: Duration = Duration::from_secs(30);
 
 /// A server of Kafka, at the same ports over all its starts: for everybody, through a proxy, and within TLS with a password.
-struct Server {
+pub(crate) struct Server {
     child: Child,
     address: SocketAddr,
     within_tls: SocketAddr,
@@ -33,18 +33,20 @@ struct Server {
 
 /// A message, as the client finds it.
 #[derive(Debug, Clone, PartialEq)]
-struct Found {
-    partition: u64,
+pub(crate) struct Found {
+    pub(crate) partition: u64,
     offset: u64,
-    key: String,
-    first: u64,
-    end: u64,
+    pub(crate) key: String,
+    /// Id of the log that it is from.
+    pub(crate) log: String,
+    pub(crate) first: u64,
+    pub(crate) end: u64,
     gap: Option<String>,
     data: Vec<u8>,
 }
 
 impl Server {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let scratch = Scratch::new();
         let [address, controller, behind, within_tls] =
             [(); 4].map(|()| SocketAddr::from(([127, 0, 0, 1], clad_e2e::fixed_port())));
@@ -133,17 +135,37 @@ impl Server {
     }
 
     /// The other client: what it prints.
-    fn client(&self, words: &[&str]) -> String {
+    pub(crate) fn client(&self, words: &[&str]) -> String {
         let done = self.asks(words).stdout(Stdio::piped()).stderr(Stdio::piped()).output().expect("it runs");
         assert!(done.status.success(), "{words:?}: {}", String::from_utf8_lossy(&done.stderr));
         String::from_utf8(done.stdout).expect("text")
+    }
+
+    pub(crate) const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Lines of `[to.kafka]`.
+    pub(crate) fn lines(&self, more: &str) -> String {
+        format!("[to.kafka]\nservers = [\"{}\"]\ntopic = \"{TOPIC}\"\n{more}\n", self.address)
+    }
+
+    /// The last line of Kafka's own measurement.
+    pub(crate) fn perf_test(&self, topic: &str, records: u64, bytes: usize) -> String {
+        let mut java = Self::java(&self.scratch);
+        java.args(["org.apache.kafka.tools.ProducerPerformance", "--topic", topic, "--throughput", "-1"]);
+        java.args(["--num-records", &records.to_string(), "--record-size", &bytes.to_string(), "--producer-props"]);
+        java.arg(format!("bootstrap.servers={}", self.address)).args(["acks=all", "linger.ms=5", "batch.size=131072"]);
+        let done = java.stdout(Stdio::piped()).output().expect("it runs");
+        let said = String::from_utf8_lossy(&done.stdout).into_owned();
+        said.lines().last().expect("its line").to_owned()
     }
 
     fn make(&self, more: &[&str]) {
         self.client(&[&["make", TOPIC, "1"], more].concat());
     }
 
-    fn read(&self) -> Vec<Found> {
+    pub(crate) fn read(&self) -> Vec<Found> {
         let found = |line: &str| {
             let value = json(line.as_bytes());
             let header = |name: &str| value["headers"][name].as_str().map(str::to_owned);
@@ -152,6 +174,7 @@ impl Server {
                 partition: value["partition"].as_u64().expect("a partition"),
                 offset: value["offset"].as_u64().expect("an offset"),
                 key: value["key"].as_str().expect("a key").to_owned(),
+                log: header("Clad-Id").and_then(|id| Some(id.split_once(':')?.0.to_owned())).unwrap_or_default(),
                 first: number(header("Clad-Id").and_then(|id| id.rsplit(':').next().map(str::to_owned))),
                 end: number(header("Clad-End")),
                 gap: header("Clad-Gap"),

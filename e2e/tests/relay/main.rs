@@ -13,6 +13,7 @@ mod bucket;
 mod certs;
 mod endpoint;
 mod files;
+mod fleet;
 mod forward;
 mod journal;
 mod kafka;
@@ -20,6 +21,7 @@ mod nats;
 mod objects;
 mod out;
 mod rotation;
+mod speed;
 mod tls;
 
 use std::path::{Path, PathBuf};

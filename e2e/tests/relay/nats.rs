@@ -21,7 +21,7 @@ const SUBJECT: &str = "logs.host";
 const LATE_ANSWERS: Duration = Duration::from_secs(30);
 
 /// A server of NATS, at one port over all its starts. What it answers is on the disk.
-struct Server {
+pub(crate) struct Server {
     child: Child,
     address: SocketAddr,
     scratch: Scratch,
@@ -38,7 +38,7 @@ struct Found {
 }
 
 impl Server {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let (scratch, port) = (Scratch::new(), clad_e2e::fixed_port());
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         let store = scratch.data().join("store");
@@ -78,14 +78,30 @@ impl Server {
     }
 
     /// The other client: what it prints.
-    fn client(&self, words: &[&str]) -> String {
+    pub(crate) fn client(&self, words: &[&str]) -> String {
         let mut command = Command::new(std::env::var("CLAD_NATS_CLIENT").expect("call `cargo xtask ci relay`"));
         let done = command.arg(format!("nats://{}", self.address)).args(words).output().expect("it runs");
         assert!(done.status.success(), "{words:?}: {}", String::from_utf8_lossy(&done.stderr));
         String::from_utf8(done.stdout).expect("text")
     }
 
-    fn make(&self) {
+    /// Lines of `[to.nats]`.
+    pub(crate) fn lines(&self, more: &str) -> String {
+        let address = self.address;
+        format!("[to.nats]\nservers = [\"nats://{address}\"]\nstream = \"{STREAM}\"\nsubject = \"{SUBJECT}\"\n{more}\n")
+    }
+
+    /// The number of messages in the stream.
+    pub(crate) fn count(&self) -> u64 {
+        self.client(&["count", STREAM]).trim().parse().expect("a number")
+    }
+
+    /// Another stream, with its own name as its subject.
+    pub(crate) fn make_other(&self, name: &str) {
+        self.client(&["make", name, name]);
+    }
+
+    pub(crate) fn make(&self) {
         self.client(&["make", STREAM, SUBJECT]);
     }
 

@@ -21,6 +21,9 @@ pub(crate) struct ToKafka {
     /// `HOST:PORT` of some servers of one cluster.
     pub(crate) servers: Vec<String>,
     pub(crate) topic: String,
+    /// Others write to the topic too: a relay that nothing is known of begins in spite of their messages.
+    #[serde(default)]
+    pub(crate) shared_topic: bool,
     /// The partition of all records: so they are in the log's order. Absent is 0.
     #[serde(default)]
     pub(crate) partition: Option<i32>,

@@ -27,7 +27,12 @@ const PACKAGES: [&str; 5] =
 /// What copies the jars that a project needs.
 const MAVEN_COPY: &str = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies";
 
-const CASES: [(&str, &str, &str); 52] = [
+/// The test of speeds, and the records for it: by hand, and as a case.
+const SPEED: &str = "speed::of_each_destination";
+const SPEED_RECORDS: &str = "2000000";
+const SPEED_RECORDS_AS_CASE: &str = "6400";
+
+const CASES: [(&str, &str, &str); 54] = [
     ("relay", "lines become records", "files::lines_are_records_with_the_bytes_that_they_have"),
     ("relay", "records of several lines", "files::a_record_of_several_lines_is_one"),
     ("relay", "files from now on", "files::a_relay_that_begins_now_leaves_what_is_old_and_nothing_behind_it"),
@@ -106,7 +111,13 @@ const CASES: [(&str, &str, &str); 52] = [
         "kafka::a_message_is_an_append_within_tls_and_what_is_too_large_is_said",
     ),
     ("relay", "partitions of Kafka, and an outage", "kafka::components_have_partitions_and_an_outage_is_waited_out"),
+    (
+        "relay",
+        "ten hosts to one topic and one bucket, with the files of deploy/fleet",
+        "fleet::ten_hosts_come_to_one_topic_and_one_bucket_and_each_is_found_whole",
+    ),
     ("relay", "an outage in flat memory", "files::an_outage_is_waited_out_with_flat_memory"),
+    ("relay", "every destination, counted", SPEED),
     ("relay", "rotation by renames", "rotation::every_line_comes_once_and_in_order_over_renames_and_kills"),
     (
         "relay",
@@ -138,8 +149,9 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     let kills = match run.args.as_slice() {
         [] => KILLS_DEFAULT,
         [word] if word == "logs" => return real_logs(run),
-        [kills] => kills.parse().context("cargo xtask ci relay [KILLS | logs]")?,
-        more => bail!("cargo xtask ci relay [KILLS | logs], not {}", more.join(" ")),
+        [word] if word == "speed" => return speed(run),
+        [kills] => kills.parse().context("cargo xtask ci relay [KILLS | logs | speed]")?,
+        more => bail!("cargo xtask ci relay [KILLS | logs | speed], not {}", more.join(" ")),
     };
     need("logrotate", &["logrotate"])?;
     need("journalctl", &["systemd"])?;
@@ -161,7 +173,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     let (jars, kafka_client) = kafka(&run.root)?;
     let passes = |mut command: Command| {
         command.env("CLAD_RELAY", &relay).env("CLAD_RELAY_KILLS", kills.to_string());
-        command.env("CLAD_OBJECTS_PYTHON", &python);
+        command.env("CLAD_OBJECTS_PYTHON", &python).env("CLAD_RELAY_SPEED_RECORDS", SPEED_RECORDS_AS_CASE);
         command.env("CLAD_NATS_SERVER", &nats_server).env("CLAD_NATS_CLIENT", &nats_client);
         command.env("CLAD_KAFKA_JARS", &jars).env("CLAD_KAFKA_CLIENT", &kafka_client);
         command.env("CLAD_RELAY_ENTRIES", (kills * ENTRIES_PER_KILL).to_string());
@@ -221,6 +233,30 @@ fn kafka(root: &Path) -> Result<(PathBuf, PathBuf)> {
     Ok((jars, client))
 }
 
+/// The relay's figures, by hand: release builds, and so many records to each destination.
+fn speed(run: &mut Run) -> Result<()> {
+    let root = run.root.clone();
+    let release = target(&root).join("release");
+    output(super::sim::cargo(&root).args(["build", "--release", "--quiet", "--bin", "clad", "--bin", "clactl"]))?;
+    built(&root)?;
+    cargo(&root, &["build", "--locked", "--quiet", "--release", FEATURES])?;
+    let (python, (nats_server, nats_client), (jars, kafka_client)) = (python(&root)?, nats(&root)?, kafka(&root)?);
+    let tests = built_tests(&root, "relay")?;
+    run.case("the speed to each destination", || {
+        let mut command = call(&tests, SPEED, None);
+        command.env("CLAD_RELAY", relay_target(&root).join("release/clad-relay")).env("CLAD_E2E_BIN", &release);
+        command.env("CLAD_OBJECTS_PYTHON", &python).env("CLAD_NATS_SERVER", &nats_server);
+        command.env("CLAD_NATS_CLIENT", &nats_client).env("CLAD_KAFKA_JARS", &jars);
+        command.env("CLAD_KAFKA_CLIENT", &kafka_client);
+        command.env("CLAD_RELAY_SPEED_JSON", root.join("docs/benchmarks/relay.json"));
+        if std::env::var_os("CLAD_RELAY_SPEED_RECORDS").is_none() {
+            command.env("CLAD_RELAY_SPEED_RECORDS", SPEED_RECORDS);
+        }
+        shows(&mut command)
+    });
+    Ok(())
+}
+
 /// Logs of real programs, by every way in.
 fn real_logs(run: &mut Run) -> Result<()> {
     let (relay, tests) = (built(&run.root)?, built_tests(&run.root, "senders")?);
@@ -235,7 +271,8 @@ fn real_logs(run: &mut Run) -> Result<()> {
 fn shows(command: &mut Command) -> Result<()> {
     let said = output(command.arg("--nocapture"))?;
     ensure!(closing_words(&said), "the test did not run:\n{said}");
-    for line in said.lines().filter_map(|line| line.find("kills: ").map(|at| &line[at..])) {
+    let figures = |line: &'_ str| line.find("kills: ").or_else(|| line.find("speed: "));
+    for line in said.lines().filter_map(|line| figures(line).map(|at| &line[at..])) {
         println!("          {line}");
     }
     Ok(())

@@ -260,12 +260,14 @@ fn found(to: &ToKafka, name: &str, beginning: Cursor, noted: Option<(i64, Cursor
             let Some(topic) = looking.topic(&to.topic)? else {
                 return Err(Trouble::Later(format!("there is no topic {}", to.topic)));
             };
-            for partition in topic.partitions {
+            // Others' messages say nothing of this relay where others write too.
+            for partition in topic.partitions.into_iter().filter(|_| !to.shared_topic) {
                 let (_, end) = looking.ends(&to.topic, partition)?;
                 if end > 0 {
                     return Err(Trouble::Stop(anyhow!(
                         "topic {} has messages (partition {partition} ends at {end}), and nothing says how far this relay is with \
-                         them. Nothing was sent. `clad-relay begin` lets it begin behind them, where `start` says",
+                         them. Nothing was sent. `shared_topic = true` says that others write there; `clad-relay begin` lets it begin behind \
+                         them, where `start` says",
                         to.topic
                     )));
                 }
