@@ -29,6 +29,10 @@ pub(super) const PROGRESS: usize = 1;
 /// latter by default (`transaction.max.timeout.ms`).
 const TRANSACTION_TIMEOUT_MIN: Duration = Duration::from_secs(60);
 const TRANSACTION_TIMEOUT_MAX: Duration = Duration::from_secs(15 * 60);
+/// Messages come all at once, and then their end is waited for.
+const LINGER_MS: &str = "1";
+/// The longest wait for what the servers say, before what is still under way is looked at.
+const POLL_TIMEOUT: Duration = Duration::from_millis(5);
 /// Bytes of a batch beside its messages.
 const BATCH_BYTES: usize = 1 << 10;
 
@@ -112,7 +116,7 @@ impl Writer {
             Compression::Zstd => "zstd",
         };
         config.set("enable.idempotence", "true").set("compression.type", compression);
-        config.set("partitioner", "murmur2_random").set("linger.ms", "5");
+        config.set("partitioner", "murmur2_random").set("linger.ms", LINGER_MS);
         config.set("message.timeout.ms", timeout.as_millis().to_string());
         config.set("message.max.bytes", topic.max_bytes.clamp(1000, 100 << 20).to_string());
         let once = if to.exactly_once {
@@ -229,7 +233,14 @@ impl Writer {
     /// Waits until the servers have said of each message that they have it.
     fn delivered(&self) -> Result<(), Trouble> {
         let trouble = |error: &KafkaError| self.trouble("messages", error);
-        self.producer.flush(self.timeout).map_err(|error| trouble(&error))?;
+        let until = Instant::now() + self.timeout;
+        // Not by `flush`: that looks every 100 ms (rdkafka 0.39), and a transaction needs two.
+        while self.producer.in_flight_count() > 0 {
+            if Instant::now() > until {
+                return Err(trouble(&KafkaError::Flush(RDKafkaErrorCode::OperationTimedOut)));
+            }
+            self.producer.poll(POLL_TIMEOUT);
+        }
         self.deliveries()?.failed.take().map_or(Ok(()), |error| Err(trouble(&error)))
     }
 
