@@ -43,7 +43,7 @@ struct UnitTests {
 }
 
 /// Without `whole`, one of so many faults is tried: all of them would take CI past its hour.
-const SLICE_STEP: usize = 3;
+const SLICE_STEP: usize = 4;
 /// Stands for the question whether this fault is turned on.
 const ON: &str = "ON!";
 /// Names the fault that is turned on.
