@@ -3,12 +3,14 @@
 //! Invariants:
 //! - The daemon's log is the checkpoint: it stores an append only where what it has of the stream ends. So an import that was
 //!   stopped is called again and goes on, and one that was done does nothing.
+//! - It ends well only when all has the level, what an earlier call has sent too.
 //! - Before it goes on, the append that the daemon has last is compared with the folder's.
 //! - What the folder does not have is stated in the daemon's log, and ends in 1 where it is damage.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::{Context as _, anyhow, ensure};
 use bytes::BytesMut;
 use clad_client::{
     AckLevel, Address, ForwardAs, ForwardError, Forwarded, Forwarder, ForwarderOptions, GapReason, OriginState,
@@ -18,6 +20,7 @@ use clad_proto::frame::encode_records;
 use clad_proto::limits::FRAME_HEADER_BYTES;
 use clap::Args;
 use serde_json::json;
+use tokio::time::{Instant, sleep};
 
 use crate::admin::Form;
 use crate::context::Context;
@@ -28,6 +31,10 @@ use crate::output::Progress;
 use crate::reach::unreachable;
 use crate::read::piece::Whole;
 use crate::read::stored::Files;
+
+/// The longest wait for the level of what an earlier call has sent, and the pause between two questions.
+const LEVEL_TIMEOUT: Duration = Duration::from_secs(60);
+const LEVEL_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Arguments of `import`.
 #[derive(Debug, Args)]
@@ -96,16 +103,24 @@ async fn import(
 ) -> Result<(Done, String), Stop> {
     let standing = files.standing();
     let options = ForwarderOptions { name: "clactl import".to_owned(), ..ForwarderOptions::default() };
-    let far = Forwarder::connect(&address, standing.log_id, stream, &options).await.map_err(|error| match error {
+    let connect = async || Forwarder::connect(&address, standing.log_id, stream.clone(), &options).await;
+    let far = connect().await.map_err(|error| match error {
         ForwardError::Connect(error) => unreachable(&error),
         error => Stop::Failed(error.into()),
     })?;
+    let level = args.ack.unwrap_or(far.log().highest_ack);
+    if matches!(level, AckLevel::None | AckLevel::Posted) || level > far.log().highest_ack {
+        let highest = far.log().highest_ack.name();
+        return Err(Stop::usage(format!("--ack: received or higher, and this log offers no more than {highest}")));
+    }
+    // What it had before may only be received so far: what is sent now and has the level lies above it.
+    let mut reached = far.state_level().is_none_or(|there| there >= level);
     let from = match far.state() {
         Some(state) => compared(files, state)?,
         None => files.first_offset(),
     };
     let mut import = Import {
-        level: args.ack.unwrap_or(far.log().highest_ack),
+        level,
         begins: far.state().is_none(),
         far,
         expected: from,
@@ -113,7 +128,17 @@ async fn import(
         done: Done { end: from, before: from.saturating_sub(files.first_offset()), ..Done::default() },
         progress: Progress::records("importing", standing.end.offset),
     };
-    let copied = match interrupt.or(import.copy(files, from)).await {
+    let copy = async {
+        import.copy(files, from).await?;
+        let until = Instant::now() + LEVEL_TIMEOUT;
+        while import.done.appends == 0 && !reached {
+            ensure!(Instant::now() < until, "what the daemon had before is not {} yet", level.name());
+            sleep(LEVEL_POLL_INTERVAL).await;
+            reached = connect().await?.state_level().is_none_or(|there| there >= level);
+        }
+        Ok(())
+    };
+    let copied = match interrupt.or(copy).await {
         Some(copied) => copied,
         None => Err(anyhow!("interrupted")),
     };

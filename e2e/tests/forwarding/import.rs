@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use clad_e2e::hold::{Holder, threads};
 use clad_e2e::tool::{Running, clactl, clactl_ends};
 use clad_e2e::{Daemon, Rng, Setup, json, seed};
 use nix::sys::signal::Signal;
@@ -91,6 +92,35 @@ fn a_log_that_parted_is_refused_with_both_sides() {
     let refused = clactl_ends(1, &words(&server, copy.to_str().expect("text")), b"");
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(said.contains("have parted") && said.contains("with CRC"), "{said}");
+}
+
+#[test]
+fn a_call_that_sends_nothing_waits_for_the_level_of_what_an_earlier_one_sent() {
+    let from = source(5);
+    let dir = from.dir().display().to_string();
+    let to = Setup::new().start();
+    let server = to.address("unix");
+    let flush = |name: &str| name.starts_with("clad-write") || name.starts_with("clad-ingest");
+    let disk = Holder::of_flushes(&threads(to.pid(), flush));
+    disk.hold();
+    let sent = Running::start(&mut clactl(&words(&server, &dir)));
+    to.wait_until("all is received", |status| status.offsets.as_ref().is_some_and(|offsets| offsets.received == 9));
+    sent.kill();
+    sent.wait_end(clad_e2e::TEST_TIMEOUT).expect("it ends");
+    let again = Running::start(&mut clactl(&words(&server, &dir)));
+    // Far longer than it takes to see that nothing is left to send.
+    assert!(
+        again.wait_end(Duration::from_secs(1)).is_none(),
+        "it ends before anything is durable: {}",
+        again.printed()
+    );
+    disk.release();
+    again.wait_end(clad_e2e::TEST_TIMEOUT).expect("it ends");
+    assert_eq!(again.code(), Some(0), "{}", again.said());
+    assert_eq!(to.status().offsets.expect("offsets").durable, 9);
+    // A level that the log does not have is refused, though nothing is to be sent.
+    let call = ["--server", &server, "import", &dir, "--ack", "none"];
+    clactl_ends(2, &call, b"");
 }
 
 #[test]
