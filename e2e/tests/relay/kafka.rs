@@ -156,7 +156,8 @@ impl Server {
         java.args(["org.apache.kafka.tools.ProducerPerformance", "--topic", topic, "--throughput", "-1"]);
         java.args(["--num-records", &records.to_string(), "--record-size", &bytes.to_string(), "--producer-props"]);
         java.arg(format!("bootstrap.servers={}", self.address)).args(["acks=all", "linger.ms=5", "batch.size=131072"]);
-        let done = java.stdout(Stdio::piped()).output().expect("it runs");
+        let done = java.stdout(Stdio::piped()).stderr(Stdio::piped()).output().expect("it runs");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
         let said = String::from_utf8_lossy(&done.stdout).into_owned();
         said.lines().last().expect("its line").to_owned()
     }
