@@ -13,7 +13,7 @@ use clad_proto::AckLevel;
 /// What each program hands in at a time.
 const RECORDS: usize = 8;
 const BODY_BYTES: usize = 512;
-const APPEND_INTERVAL: Duration = Duration::from_millis(2);
+const APPEND_INTERVAL: Duration = Duration::from_millis(8);
 
 pub(crate) struct Load {
     stop: Arc<AtomicBool>,

@@ -19,8 +19,13 @@ use super::{Backup, Relay, copied, wait};
 
 pub(crate) const TOPIC: &str = "logs";
 const PASSWORD: &str = "a-password-of-tests";
+/// Where the server has what checks passwords.
+const MODULES: &str = "org.apache.kafka.common.security";
 /// Far longer than it takes to cut the connection.
 const LATE_ANSWERS: Duration = Duration::from_secs(30);
+
+/// Longer than a relay waits with its cursor.
+const CURSOR_WAIT: Duration = Duration::from_secs(2);
 
 /// A server of Kafka, at the same ports over all its starts: for everybody, through a proxy, and within TLS with a password.
 pub(crate) struct Server {
@@ -63,9 +68,11 @@ impl Server {
              controller.listener.names=CONTROLLER\nlog.dirs={}\nauto.create.topics.enable=false\n\
              offsets.topic.replication.factor=1\noffsets.topic.num.partitions=1\n\
              transaction.state.log.replication.factor=1\ntransaction.state.log.min.isr=1\n\
-             transaction.state.log.num.partitions=1\nsasl.enabled.mechanisms=PLAIN\n\
-             listener.name.tls.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \
+             transaction.state.log.num.partitions=1\nsasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512\n\
+             listener.name.tls.plain.sasl.jaas.config={MODULES}.plain.PlainLoginModule required \
              user_relay=\"{PASSWORD}\";\n\
+             listener.name.tls.scram-sha-256.sasl.jaas.config={MODULES}.scram.ScramLoginModule required;\n\
+             listener.name.tls.scram-sha-512.sasl.jaas.config={MODULES}.scram.ScramLoginModule required;\n\
              ssl.keystore.type=PEM\nssl.keystore.location={}\n",
             folder.display(),
             data.join("server.pem").display(),
@@ -76,6 +83,10 @@ impl Server {
         let done = Self::java(&scratch)
             .args(["kafka.tools.StorageTool", "format", "-t", "AAAAAAAAAAAAAAAAAAAAAQ", "-c"])
             .arg(data.join("server.properties"))
+            .args(
+                ["SCRAM-SHA-256", "SCRAM-SHA-512"]
+                    .map(|kind| format!("--add-scram={kind}=[name=relay,password={PASSWORD}]")),
+            )
             .status();
         assert!(done.expect("it runs").success(), "no storage");
         let child = Self::child(&scratch);
@@ -417,21 +428,24 @@ fn begins(relay: &Relay) {
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }
 
+/// Lines for a server within TLS, with the password of a file.
+fn within_tls(server: &Server, password: &str) -> String {
+    let file = |name: &str| server.scratch.data().join(name);
+    fs::write(file("password"), PASSWORD).expect("written");
+    fs::write(file("wrong"), "another").expect("written");
+    format!(
+        "tls = true\nca = \"{}\"\nuser = \"relay\"\npassword_file = \"{}\"",
+        file("ca.pem").display(),
+        file(password).display()
+    )
+}
+
 #[test]
 #[ignore = "needs clad-relay: `cargo xtask ci relay`"]
 fn a_message_is_an_append_within_tls_and_what_is_too_large_is_said() {
     let (daemon, server) = (small().start(), Server::start());
     server.make(&["max.message.bytes=65536"]);
-    let file = |name: &str| server.scratch.data().join(name);
-    fs::write(file("password"), PASSWORD).expect("written");
-    fs::write(file("wrong"), "another").expect("written");
-    let within = |password: &str| {
-        format!(
-            "tls = true\nca = \"{}\"\nuser = \"relay\"\nsasl = \"PLAIN\"\npassword_file = \"{}\"",
-            file("ca.pem").display(),
-            file(password).display()
-        )
-    };
+    let within = |password| within_tls(&server, password) + "\nsasl = \"PLAIN\"";
     let mut stranger = relay_at(&daemon, server.within_tls, &within("wrong"));
     stranger.start();
     wait("it is refused", || stranger.said().contains("uthentication fail"));
@@ -497,4 +511,61 @@ fn components_have_partitions_and_an_outage_is_waited_out() {
     }
     found.sort_by_key(|found| found.first);
     assert_chain(&found, &bodies(&daemon));
+}
+
+#[expect(clippy::print_stdout, reason = "the figures of the case")]
+#[test]
+#[ignore = "needs clad-relay: `cargo xtask ci relay`"]
+fn without_transactions_nothing_is_missing_and_what_comes_again_is_whole() {
+    let kills = super::number("CLAD_RELAY_KILLS").div_ceil(2);
+    let (daemon, mut server) = (small().start(), Server::start());
+    server.make(&[]);
+    for sasl in ["sasl = \"SCRAM-SHA-256\"", ""] {
+        let more = within_tls(&server, "wrong") + "\n" + sasl;
+        let mut stranger = relay_at(&daemon, server.within_tls, &more);
+        stranger.start();
+        wait("it is refused", || stranger.said().contains("uthentication fail"));
+        stranger.kill9();
+        let more = within_tls(&server, "password") + "\n" + sasl + "\nformat = \"body\"\nexactly_once = false";
+        let mut relay = relay_at(&daemon, server.within_tls, &more);
+        relay.start();
+        for kill in 0..kills {
+            Numbers::new(&daemon).append(20, 100);
+            if kill % 3 == 0 {
+                let end = end(&daemon);
+                wait("half of them", || {
+                    relay.keep();
+                    server.end() + 20 >= end
+                });
+            }
+            // What the server has not got is not behind the cursor.
+            if kill % 8 == 2 {
+                wait_stored(&mut relay, &daemon);
+                server.kill9();
+                Numbers::new(&daemon).append(5, 10);
+                std::thread::sleep(CURSOR_WAIT);
+                relay.kill9();
+                server.restart();
+            } else {
+                relay.kill9();
+            }
+            relay.keep();
+        }
+        wait_stored(&mut relay, &daemon);
+        assert!(relay.term(), "{}", relay.said());
+    }
+    let found = server.read();
+    // Who comes again begins at what was brought before: each message is the next one, or one that is there.
+    let mut next = 0;
+    let mut again = 0;
+    for found in &found {
+        assert!(found.first <= next, "{} is missing: {found:?}", next);
+        again += usize::from(found.first < next);
+        next = next.max(found.end);
+    }
+    let mut once = found.clone();
+    once.sort_by_key(|found| found.first);
+    once.dedup_by(|two, one| two.first == one.first && two.data == one.data && two.end == one.end);
+    assert_chain(&once, &bodies(&daemon));
+    println!("kills: {} without transactions, {} messages, {again} of them again", 2 * kills, found.len());
 }

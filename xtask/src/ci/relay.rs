@@ -32,7 +32,7 @@ const SPEED: &str = "speed::of_each_destination";
 const SPEED_RECORDS: &str = "2000000";
 const SPEED_RECORDS_AS_CASE: &str = "6400";
 
-const CASES: [(&str, &str, &str); 54] = [
+const CASES: [(&str, &str, &str); 55] = [
     ("relay", "lines become records", "files::lines_are_records_with_the_bytes_that_they_have"),
     ("relay", "records of several lines", "files::a_record_of_several_lines_is_one"),
     ("relay", "files from now on", "files::a_relay_that_begins_now_leaves_what_is_old_and_nothing_behind_it"),
@@ -109,6 +109,11 @@ const CASES: [(&str, &str, &str); 54] = [
         "relay",
         "Kafka within TLS, appends, and what is too large",
         "kafka::a_message_is_an_append_within_tls_and_what_is_too_large_is_said",
+    ),
+    (
+        "relay",
+        "Kafka at least once, by both kinds of SCRAM, over kills",
+        "kafka::without_transactions_nothing_is_missing_and_what_comes_again_is_whole",
     ),
     ("relay", "partitions of Kafka, and an outage", "kafka::components_have_partitions_and_an_outage_is_waited_out"),
     (

@@ -41,13 +41,15 @@ fn first_record(root: &Path) -> Result<()> {
     let folder = tempfile::tempdir_in(&data)?;
     let dependency = dependency.replace("clad/client-sdk", &root.join("client-sdk").display().to_string());
     let package = "[package]\nname = \"first\"\nversion = \"0.1.0\"\nedition = \"2024\"\n\n[workspace]\n\n";
-    std::fs::write(folder.path().join("Cargo.toml"), format!("{package}{dependency}"))?;
+    // As the workspace has it, so that what was built for it is used.
+    let manifest = std::fs::read_to_string(root.join("Cargo.toml"))?;
+    let profile = manifest.find("[profile.dev]\n").map(|at| &manifest[at..]).context("no profile")?;
+    std::fs::write(folder.path().join("Cargo.toml"), format!("{package}{dependency}\n{profile}"))?;
     std::fs::copy(root.join("Cargo.lock"), folder.path().join("Cargo.lock"))?;
     std::fs::create_dir(folder.path().join("src"))?;
     std::fs::write(folder.path().join("src/main.rs"), program)?;
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // As the workspace has it, so that what was built for it is used.
-    cargo.env("CARGO_PROFILE_DEV_DEBUG", "false").env("CARGO_TARGET_DIR", &target);
+    cargo.env("CARGO_TARGET_DIR", &target);
     output(cargo.current_dir(folder.path()).args(["build", "--quiet"]))?;
     let clactl = build(root, "clactl")?;
     with_daemon(&build(root, "clad")?, &data, |address| {
