@@ -517,7 +517,7 @@ fn components_have_partitions_and_an_outage_is_waited_out() {
 #[test]
 #[ignore = "needs clad-relay: `cargo xtask ci relay`"]
 fn without_transactions_nothing_is_missing_and_what_comes_again_is_whole() {
-    let kills = super::number("CLAD_RELAY_KILLS").div_ceil(2);
+    let kills = super::number("CLAD_RELAY_KILLS").div_ceil(3);
     let (daemon, mut server) = (small().start(), Server::start());
     server.make(&[]);
     for sasl in ["sasl = \"SCRAM-SHA-256\"", ""] {
