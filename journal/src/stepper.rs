@@ -206,8 +206,8 @@ impl Stepper {
     }
 
     /// [`crate::Journal::cursors`].
-    pub fn cursors(&self) -> Vec<NamedCursor> {
-        self.shared.cursors.all().as_ref().clone()
+    pub fn cursors(&self) -> Arc<Vec<NamedCursor>> {
+        self.shared.cursors.all()
     }
 
     /// [`crate::Journal::held_bytes`].

@@ -164,7 +164,8 @@ fn each_change_is_judged_by_itself_and_a_name_belongs_to_its_owner() {
     use CursorError::{BadName, NotOwner, NotThere};
     let wanted = [None, Some(NotOwner), Some(BadName), Some(BadName), Some(NotThere), Some(NotOwner), None, None, None];
     assert_eq!(refused, wanted);
-    let all: Vec<_> = stage.journal().cursors().into_iter().map(|c| (c.name, c.owner, c.offset, c.hold)).collect();
+    let all = stage.journal().cursors();
+    let all: Vec<_> = all.iter().map(|c| (c.name.clone(), c.owner, c.offset, c.hold)).collect();
     assert_eq!(all, [("a".to_owned(), 7, 3, true)]);
     let before = writes();
     stage.journal().change_cursors(&[to("a", 7, 4, true), to("c", 7, 4, true), to("d", 7, 4, true)], MAX).unwrap();

@@ -124,7 +124,9 @@ impl NamedCursors {
     }
 
     fn find(&self, name: &str) -> Option<NamedCursor> {
-        self.journal.cursors().into_iter().find(|cursor| cursor.name == name)
+        let all = self.journal.cursors();
+        let at = all.binary_search_by(|cursor| cursor.name.as_str().cmp(name)).ok()?;
+        Some(all[at].clone())
     }
 
     /// The answer about a cursor.
@@ -153,7 +155,7 @@ impl NamedCursors {
 
     /// All cursors, by name.
     pub(crate) fn all(&self) -> Vec<Look> {
-        self.journal.cursors().into_iter().map(|cursor| self.look(cursor)).collect()
+        self.journal.cursors().iter().map(|cursor| self.look(cursor.clone())).collect()
     }
 
     /// Cursors that there may be.

@@ -32,6 +32,8 @@ const BUDGET_BYTES: u64 = 4 << 20;
 const KERNEL_BUFFER_BYTES: usize = 64 << 10;
 /// Clients with a handshake of their own that must be served beside an attack.
 const CLIENTS_MIN: usize = 5;
+/// Clients before an attack.
+const CLIENTS_BEFORE: usize = 60;
 
 struct Host {
     daemon: Daemon,
@@ -70,29 +72,43 @@ impl Host {
     }
 
     /// Attacks under the eyes of the bystander of all attacks, and of clients that come one after the other within TLS.
-    fn attack<T>(&self, name: &str, bound: u64, work: impl FnOnce() -> T) -> T {
+    fn attack<T: Send>(&self, name: &str, bound: u64, work: impl FnOnce() -> T + Send) -> T {
         let address =
             format!("tcp+tls://{}?ca={}", self.daemon.port("tcp"), self.folder.path().join("ca.crt").display());
-        let over = AtomicBool::new(false);
         let mut took = Vec::new();
-        let (_, result) = attack(name, &self.daemon, bound, || {
+        let mut clients = |over: &AtomicBool, least: usize| {
+            // They are no attackers. Only root may take a priority back.
+            let _ = rustix::process::setpriority_process(None, 0);
+            let began = took.len();
+            while took.len() < began + least || !over.load(Ordering::Relaxed) {
+                let began = Instant::now();
+                let builder = Producer::builder(address.parse().expect("an address")).component("beside");
+                let builder = builder.level(AckLevel::Durable).connect_timeout(TEST_TIMEOUT);
+                let producer = blocking::Producer::start(builder).expect("a producer");
+                producer.append(&[Record::text(0, 9, format!("client {}", took.len()))]).expect("durable");
+                producer.close(TEST_TIMEOUT).expect("closed");
+                took.push(began.elapsed());
+            }
+            took[began..].to_vec()
+        };
+        // What their handshakes cost without an attack.
+        let (_, mut quiet) = attack(&format!("before {name}, clients by handshakes"), &self.daemon, bound, || {
+            clients(&AtomicBool::new(true), CLIENTS_BEFORE)
+        });
+        let over = AtomicBool::new(false);
+        let (_, (result, mut beside)) = attack(name, &self.daemon, bound, || {
             thread::scope(|scope| {
-                scope.spawn(|| {
-                    while took.len() < CLIENTS_MIN || !over.load(Ordering::Relaxed) {
-                        let began = Instant::now();
-                        let builder = Producer::builder(address.parse().expect("an address")).component("beside");
-                        let builder = builder.level(AckLevel::Durable).connect_timeout(TEST_TIMEOUT);
-                        let producer = blocking::Producer::start(builder).expect("a producer");
-                        producer.append(&[Record::text(0, 9, format!("client {}", took.len()))]).expect("durable");
-                        producer.close(TEST_TIMEOUT).expect("closed");
-                        took.push(began.elapsed());
-                    }
-                });
-                let _over = Over(&over);
-                work()
+                let clients = scope.spawn(|| clients(&over, CLIENTS_MIN));
+                let result = {
+                    let _over = Over(&over);
+                    work()
+                };
+                (result, clients.join().expect("the clients"))
             })
         });
-        println!("hostile: {name}: {} clients by handshakes beside it, p99 {:?}", took.len(), p99(&mut took.clone()));
+        let count = beside.len();
+        let (quiet, beside) = (p99(&mut quiet), p99(&mut beside));
+        println!("hostile: {name}: {count} clients by handshakes beside it, p99 {beside:?} (quiet {quiet:?})");
         let socket = format!("unix://{}", self.daemon.socket().display());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let stored = runtime.block_on(clad_e2e::readback::served(&socket));
@@ -373,8 +389,9 @@ fn two_hundred_who_never_read_within_tls() {
 
 #[test]
 #[ignore = "cargo xtask ci hostile"]
-fn a_thousand_who_never_read_within_tls() {
-    who_never_reads(1000);
+fn hundreds_who_never_read_within_tls() {
+    // Of a thousand the kernel holds some 2 GiB, on the daemon's side. That is all that TCP gets here: it resets others then.
+    who_never_reads(600);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Named cursors of a journal.
 
 use std::io;
+use std::sync::Arc;
 
 use super::Journal;
 use crate::error::{CursorError, ReadError};
@@ -12,8 +13,8 @@ use crate::write::watermarks::Level;
 
 impl Journal {
     /// The named cursors that are on the disk, by name.
-    pub fn cursors(&self) -> Vec<NamedCursor> {
-        self.shared.cursors.all().as_ref().clone()
+    pub fn cursors(&self) -> Arc<Vec<NamedCursor>> {
+        self.shared.cursors.all()
     }
 
     /// Changes cursors, in one synced write. Blocks for the disk. `max`: cursors that there may be.
