@@ -32,6 +32,8 @@ const BUDGET_BYTES: u64 = 4 << 20;
 const KERNEL_BUFFER_BYTES: usize = 64 << 10;
 /// Clients with a handshake of their own that must be served beside an attack.
 const CLIENTS_MIN: usize = 5;
+/// Between two of them.
+const CLIENTS_PAUSE: Duration = Duration::from_millis(5);
 /// Clients before an attack.
 const CLIENTS_BEFORE: usize = 60;
 
@@ -88,6 +90,7 @@ impl Host {
                 producer.append(&[Record::text(0, 9, format!("client {}", took.len()))]).expect("durable");
                 producer.close(TEST_TIMEOUT).expect("closed");
                 took.push(began.elapsed());
+                thread::sleep(CLIENTS_PAUSE);
             }
             took[began..].to_vec()
         };
