@@ -32,6 +32,8 @@ const BUDGET_BYTES: u64 = 4 << 20;
 const KERNEL_BUFFER_BYTES: usize = 64 << 10;
 /// Clients with a handshake of their own that must be served beside an attack.
 const CLIENTS_MIN: usize = 5;
+/// Longest time to fill what lies between one who never reads and the daemon. A daemon that has time drains it for long.
+const FILL_TIME_MAX: Duration = Duration::from_millis(50);
 /// Between two of them.
 const CLIENTS_PAUSE: Duration = Duration::from_millis(5);
 /// Clients before an attack.
@@ -367,7 +369,8 @@ fn who_never_reads(connections: usize) {
             peer.socket.set_write_timeout(Some(Duration::from_millis(10))).expect("a timeout");
             // A record that was cut in the middle goes on where it was.
             let mut waits = Vec::new();
-            loop {
+            let until = Instant::now() + FILL_TIME_MAX;
+            while Instant::now() < until {
                 if waits.is_empty() {
                     waits = peer.sealed(&pings);
                 }
