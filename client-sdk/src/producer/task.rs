@@ -135,6 +135,7 @@ impl Task {
             let what = "it welcomes another producer than was named".to_owned();
             return Err(ConnectError::Protocol { address: options.address.clone(), what });
         }
+        self.shared.counters.connects.add(1); // before what WELCOME says is stored has its outcome
         let has_ring = match &mut connection {
             Connection::Framed(framed) => self.get_ring_in_time(framed, &mut welcome).await?,
             #[cfg(feature = "grpc")]
@@ -148,7 +149,6 @@ impl Task {
             })?;
         }
         self.shared.greeted(&welcome);
-        self.shared.counters.connects.add(1);
         (self.last_answer_at, self.pinged_at) = (now(), None);
         tracing::debug!(address = %options.address, log = %welcome.log_id, epoch = welcome.epoch, "connected");
         self.connection = Some(connection);
