@@ -10,6 +10,7 @@ mod docs;
 mod imports;
 mod lex;
 mod links;
+mod locks;
 mod ratchet;
 mod rooms;
 mod text;
@@ -46,6 +47,7 @@ impl fmt::Display for Finding {
 fn findings(files: &[File]) -> Vec<Finding> {
     let mut findings = imports::check(files);
     findings.extend(links::check(files));
+    findings.extend(locks::check(files));
     findings.extend(docs::check(files));
     findings.extend(rooms::check(files));
     findings.extend(ratchet::check(files));
