@@ -3,7 +3,9 @@
 //! Invariants: the headers of a message give the place behind it. So the last message of a stream says where its relay
 //! goes on, and which append stands there. Messages of an append follow one another and leave no record out.
 
+use std::borrow::Cow;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
@@ -38,7 +40,7 @@ pub(in crate::out) struct Message {
     #[cfg_attr(not(feature = "kafka"), expect(dead_code, reason = "a server of NATS has a time of its own"))]
     pub(in crate::out) time: Option<u64>,
     #[cfg_attr(not(feature = "kafka"), expect(dead_code, reason = "a stream of NATS has no partitions"))]
-    pub(in crate::out) component: Option<String>,
+    pub(in crate::out) component: Option<Arc<str>>,
 }
 
 /// What a message says of where it is from.
@@ -59,12 +61,18 @@ impl Place {
     }
 
     /// Names and values of its headers.
-    pub(in crate::out) fn headers(&self) -> impl Iterator<Item = (&'static str, String)> {
-        let append = self
-            .append
-            .map(|Append { first, count, payload_crc, .. }| (APPEND, format!("{first} {count} {payload_crc:08x}")));
-        let id = (ID, format!("{}:{}:{}", self.log_id, self.epoch, self.first));
-        [id, (END, self.end.to_string())].into_iter().chain(append).chain(self.gap.clone().map(|reason| (GAP, reason)))
+    pub(in crate::out) fn headers(&self) -> impl Iterator<Item = (&'static str, Cow<'_, str>)> {
+        let append = self.append.map(|Append { first, count, payload_crc, .. }| {
+            (APPEND, format!("{first} {count} {payload_crc:08x}").into())
+        });
+        self.place_headers().chain(append)
+    }
+
+    /// Those without the append, for a destination that keeps it elsewhere.
+    pub(in crate::out) fn place_headers(&self) -> impl Iterator<Item = (&'static str, Cow<'_, str>)> {
+        let id = (ID, format!("{}:{}:{}", self.log_id, self.epoch, self.first).into());
+        let gap = self.gap.as_deref().map(|reason| (GAP, reason.into()));
+        [id, (END, self.end.to_string().into())].into_iter().chain(gap)
     }
 
     /// Reads it, by what gives a header's value; nothing where the message is no relay's.
@@ -87,9 +95,10 @@ impl Place {
 impl Message {
     /// Notes in the file of dead letters what the destination does not take.
     pub(in crate::out) fn note_if_dead(&self, dead_letters: &Path) -> Result<()> {
-        let Place { first, end, append, gap, .. } = &self.place;
+        let Place { log_id, epoch, first, end, append, gap } = &self.place;
         if let (Some(_), Some(reason)) = (append, gap) {
-            note_dead_letters(dead_letters, (*first, *end), end - first, reason)?;
+            let from = Cursor { log_id: *log_id, epoch: *epoch, offset: *first };
+            note_dead_letters(dead_letters, (from, *end), end - first, reason)?;
         }
         Ok(())
     }
@@ -140,12 +149,13 @@ fn messages(chunk: &Chunk, behind: Cursor, format: MessageFormat, max_bytes: usi
     let place =
         |first, end| Place { log_id: behind.log_id, epoch: head.epoch, first, end, append: Some(append), gap: None };
     let max_bytes = max_bytes.saturating_sub(HEADERS_BYTES_MAX);
+    let component: Option<Arc<str>> = chunk.component().map(Arc::from);
     let message = |place, payload: Vec<u8>, records| Message {
         place,
         payload: payload.into(),
         records,
         time: Some(chunk.append_time()),
-        component: chunk.component().map(str::to_owned),
+        component: component.clone(),
     };
     let too_large = |first, end, bytes: usize| {
         let reason = format!("too large: {bytes} bytes, and the server takes {max_bytes}");
@@ -225,7 +235,7 @@ mod tests {
         let gap = Place { append: None, gap: Some("retention has removed them".to_owned()), ..whole.clone() };
         for place in [whole, gap] {
             let headers: HashMap<_, _> = place.headers().collect();
-            assert_eq!(Place::of(|name| headers.get(name).map(String::as_str)), Some(place));
+            assert_eq!(Place::of(|name| headers.get(name).map(|value| &**value)), Some(place));
         }
         assert_eq!(Place::of(|_| None), None);
         assert_eq!(Place::of(|_| Some("a:b:c")), None);

@@ -95,7 +95,7 @@ async fn again_and_again(
 /// An append as a message, and its place.
 struct Part {
     message: ResourceLogs,
-    first_offset: u64,
+    first: Cursor,
     count: u32,
 }
 
@@ -147,13 +147,14 @@ async fn collect(source: &mut Source) -> Result<Parts> {
         let Ok(next) = timeout_at(until, source.next()).await else { break };
         let (event, place) = next?;
         source.begin(&event, place).await?;
-        let log_id = source.log_id().map(|id| id.to_string()).unwrap_or_default();
+        let log_id = place.log_id.to_string();
         match event {
             Event::Records(chunk) => {
                 parts.age = Some(chunk.append_time());
-                parts.push(message_of(&chunk, &log_id), chunk.first_offset(), chunk.count());
+                let first = Cursor { epoch: chunk.epoch(), offset: chunk.first_offset(), ..place };
+                parts.push(message_of(&chunk, &log_id), first, chunk.count());
             }
-            Event::Gap(gap) => parts.push(gap_message(gap, &log_id), gap.from, 1),
+            Event::Gap(gap) => parts.push(gap_message(gap, &log_id), Cursor { offset: gap.from, ..place }, 1),
             Event::CaughtUp { .. } => parts.age = None,
             _ => {}
         }
@@ -163,9 +164,9 @@ async fn collect(source: &mut Source) -> Result<Parts> {
 }
 
 impl Parts {
-    fn push(&mut self, message: ResourceLogs, first_offset: u64, count: u32) {
+    fn push(&mut self, message: ResourceLogs, first: Cursor, count: u32) {
         self.bytes += message.encoded_len();
-        self.parts.push(Part { message, first_offset, count });
+        self.parts.push(Part { message, first, count });
     }
 }
 
@@ -278,13 +279,16 @@ async fn until_answered(endpoint: &Otlp, request: &[u8]) -> Answer {
 /// Notes what the endpoint does not take: where it is in the log, which has it for as long as retention lets it.
 fn bury(path: &Path, parts: &[Part], rejected: u64, text: &str) -> Result<()> {
     let (Some(first), Some(last)) = (parts.first(), parts.last()) else { return Ok(()) };
-    note_dead_letters(path, (first.first_offset, last.first_offset + u64::from(last.count)), rejected, text)
+    note_dead_letters(path, (first.first, last.first.offset + u64::from(last.count)), rejected, text)
 }
 
-/// Notes offsets, from the first to below the second, of which so many records are not taken. What stands at the end of
-/// the file already is not noted again: it may be sent once more after a lost connection.
-fn note_dead_letters(path: &Path, (from, to): (u64, u64), rejected: u64, text: &str) -> Result<()> {
-    let mut line = serde_json::json!({ "from": from, "to": to, "rejected": rejected, "reason": text });
+/// Notes offsets of a log, from a place to below an offset, of which so many records are not taken. What stands at the end
+/// of the file already is not noted again: it may be sent once more after a lost connection.
+fn note_dead_letters(path: &Path, (first, to): (Cursor, u64), rejected: u64, text: &str) -> Result<()> {
+    let from = first.offset;
+    let mut line = serde_json::json!({
+        "log": first.log_id.to_string(), "epoch": first.epoch, "from": from, "to": to, "rejected": rejected, "reason": text
+    });
     let mut write = || {
         let mut file = OpenOptions::new().create(true).read(true).append(true).open(path)?;
         if is_noted(&mut file, &line)? {
@@ -308,9 +312,10 @@ fn is_noted(file: &mut File, line: &serde_json::Value) -> io::Result<bool> {
     file.seek(SeekFrom::Start(bytes.saturating_sub(NOTED_BYTES)))?;
     let mut end = Vec::new();
     file.take(NOTED_BYTES).read_to_end(&mut end)?;
+    const KEYS: [&str; 6] = ["log", "epoch", "from", "to", "rejected", "reason"];
     Ok(end.split(|byte| *byte == b'\n').any(|text| {
         let noted = serde_json::from_slice::<serde_json::Value>(text).ok();
-        noted.is_some_and(|noted| ["from", "to", "rejected", "reason"].iter().all(|key| noted[key] == line[key]))
+        noted.is_some_and(|noted| KEYS.iter().all(|key| noted[key] == line[key]))
     }))
 }
 
@@ -322,11 +327,15 @@ mod tests {
     fn a_dead_letter_is_noted_once() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("dead-letters");
-        for (from, text) in [(1, "a"), (2, "a"), (1, "a"), (1, "b"), (2, "a")] {
-            note_dead_letters(&file, (from, 3), 1, text).expect("written");
+        let one: clad_client::LogId = "0123456789abcdef0123456789abcdef".parse().expect("an id");
+        let other = "1123456789abcdef0123456789abcdef".parse().expect("an id");
+        let letters = [(one, 1, 1, "a"), (one, 1, 2, "a"), (one, 1, 1, "a"), (one, 1, 1, "b"), (one, 1, 2, "a")];
+        // Another log, and this one after it was restored, have other records there.
+        for (log_id, epoch, offset, text) in letters.into_iter().chain([(other, 1, 2, "a"), (one, 2, 2, "a")]) {
+            note_dead_letters(&file, (Cursor { log_id, epoch, offset }, 3), 1, text).expect("written");
         }
         let lines = std::fs::read_to_string(&file).expect("there");
         let from = |line: &str| serde_json::from_str::<serde_json::Value>(line).expect("JSON")["from"].as_u64();
-        assert_eq!(lines.lines().filter_map(from).collect::<Vec<_>>(), [1, 2, 1]);
+        assert_eq!(lines.lines().filter_map(from).collect::<Vec<_>>(), [1, 2, 1, 2, 2]);
     }
 }

@@ -89,11 +89,6 @@ impl Source {
         Ok(Self { reader, cursors, name, hold: from.hold, note, done: place, committed: place, commit_at })
     }
 
-    /// The log's id, once it is known.
-    pub(super) fn log_id(&self) -> Option<LogId> {
-        self.reader.log_id()
-    }
-
     /// The next event, and the place behind it. Cancel safe.
     pub(super) async fn next(&mut self) -> Result<(Event, Cursor)> {
         let event = self.reader.next().await.map_err(|error| parted(error, &self.name))?;

@@ -207,8 +207,9 @@ impl Writer {
     fn send(&self, message: &Message) -> Result<(), Trouble> {
         let until = Instant::now() + self.timeout;
         let mut headers = OwnedHeaders::new();
-        for (key, value) in message.place.headers() {
-            headers = headers.insert(Header { key, value: Some(&value) });
+        // What append the last message is of stands in the progress.
+        for (key, value) in message.place.place_headers() {
+            headers = headers.insert(Header { key, value: Some(&*value) });
         }
         let mut record = BaseRecord::with_opaque_to(&self.topic, 0).payload(&message.payload[..]).headers(headers);
         if let Some(time) = message.time {

@@ -183,7 +183,7 @@ impl Stream {
         let Message { place, payload, records, .. } = message;
         let bytes = payload.len();
         let mut headers = HeaderMap::new();
-        place.headers().for_each(|(name, value)| headers.insert(name, value));
+        place.headers().for_each(|(name, value)| headers.insert(name, value.into_owned()));
         let publish = PublishMessage::build().headers(headers).payload(payload);
         let publish = publish.expected_last_sequence(self.sequence).expected_stream(&self.name);
         let answer = self.context.send_publish(self.subject.clone(), publish).await;
