@@ -1,8 +1,8 @@
 // What a test does to a topic of Kafka beside clad-relay, and what a consumer of another make finds in it.
 //
-//	kafka SERVER make TOPIC PARTITIONS [KEY=VALUE...] · remove TOPIC · publish TOPIC TEXT · trim TOPIC OFFSET · read TOPIC
+//	kafka SERVER make TOPIC PARTITIONS [KEY=VALUE...] · remove TOPIC · publish TOPIC TEXT · trim TOPIC OFFSET · read TOPIC [LAST]
 //
-// `read` prints a line of JSON for each message that is committed, by partitions, in their order.
+// `read` prints a line of JSON for each message that is committed, by partitions, in their order; of the last so many offsets.
 package main
 
 import (
@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"strconv"
 	"strings"
@@ -86,12 +87,19 @@ func run(server, command string, args []string) error {
 		}
 		return err
 	case "read":
-		return read(ctx, admin, server, topic)
+		back := int64(math.MaxInt64)
+		if len(args) > 1 {
+			var err error
+			if back, err = strconv.ParseInt(args[1], 10, 64); err != nil {
+				return err
+			}
+		}
+		return read(ctx, admin, server, topic, back)
 	}
 	return fmt.Errorf("no such command: %s", command)
 }
 
-func read(ctx context.Context, admin *kadm.Client, server, topic string) error {
+func read(ctx context.Context, admin *kadm.Client, server, topic string, back int64) error {
 	starts, err := admin.ListStartOffsets(ctx, topic)
 	if err != nil {
 		return err
@@ -109,7 +117,8 @@ func read(ctx context.Context, admin *kadm.Client, server, topic string) error {
 		if starts[topic][partition].Offset >= end {
 			continue
 		}
-		from := map[string]map[int32]kgo.Offset{topic: {partition: kgo.NewOffset().AtStart()}}
+		first := kgo.NewOffset().At(max(starts[topic][partition].Offset, end-back))
+		from := map[string]map[int32]kgo.Offset{topic: {partition: first}}
 		// Markers of transactions are kept too: by them the end is known.
 		client, err := kgo.NewClient(kgo.SeedBrokers(server), kgo.ConsumePartitions(from),
 			kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords())

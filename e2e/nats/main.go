@@ -1,22 +1,30 @@
 // What a test does to a stream of NATS beside clad-relay, and what a consumer of another make finds in it.
 //
 //	nats SERVER make STREAM SUBJECT [MAX_AGE] · purge STREAM · remove STREAM · publish SUBJECT TEXT · read STREAM ·
-//	count STREAM · flood SUBJECT MESSAGES BYTES PENDING
+//	last STREAM HEADER · count STREAM · flood SUBJECT MESSAGES BYTES PENDING
+//	nats FOLDER accounts
 //
 // `read` prints a line of JSON for each message that is there, in the order of the stream. `flood` publishes messages, with so
-// many unanswered at most, and prints how many a second.
+// many unanswered at most, and prints how many a second. `accounts` makes an operator and an account of accounts by JWT:
+// `server.conf`, lines of a server that trusts them, and `user.creds` of a user. Variables: CLAD_NATS_CA with CLAD_NATS_CERT and
+// CLAD_NATS_KEY for TLS; CLAD_NATS_USER as USER:PASSWORD, CLAD_NATS_TOKEN, or CLAD_NATS_CREDENTIALS.
 package main
 
 import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
 	"time"
 
+	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nkeys"
 )
 
 const timeout = 60 * time.Second
@@ -38,8 +46,25 @@ func main() {
 func run(server, command string, args []string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	connection, err := nats.Connect(server, nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
-		nats.ReconnectWait(20*time.Millisecond))
+	if command == "accounts" {
+		return accounts(server)
+	}
+	options := []nats.Option{
+		nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.ReconnectWait(20 * time.Millisecond),
+	}
+	if ca := os.Getenv("CLAD_NATS_CA"); ca != "" {
+		options = append(options, nats.RootCAs(ca), nats.ClientCert(os.Getenv("CLAD_NATS_CERT"), os.Getenv("CLAD_NATS_KEY")))
+	}
+	if user, password, is := strings.Cut(os.Getenv("CLAD_NATS_USER"), ":"); is {
+		options = append(options, nats.UserInfo(user, password))
+	}
+	if token := os.Getenv("CLAD_NATS_TOKEN"); token != "" {
+		options = append(options, nats.Token(token))
+	}
+	if file := os.Getenv("CLAD_NATS_CREDENTIALS"); file != "" {
+		options = append(options, nats.UserCredentials(file))
+	}
+	connection, err := nats.Connect(server, options...)
 	if err != nil {
 		return err
 	}
@@ -78,6 +103,20 @@ func run(server, command string, args []string) error {
 		return err
 	case "read":
 		return read(ctx, js, args[0])
+	case "last":
+		stream, err := js.Stream(ctx, args[0])
+		if err != nil {
+			return err
+		}
+		last, err := stream.GetMsg(ctx, stream.CachedInfo().State.LastSeq)
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		fmt.Println(last.Header.Get(args[1]))
+		return nil
 	case "count":
 		stream, err := js.Stream(ctx, args[0])
 		if err != nil {
@@ -89,6 +128,63 @@ func run(server, command string, args []string) error {
 		return flood(connection, args[0], args[1:])
 	}
 	return fmt.Errorf("no such command: %s", command)
+}
+
+func accounts(folder string) error {
+	operator, err := nkeys.CreateOperator()
+	if err != nil {
+		return err
+	}
+	account, err := nkeys.CreateAccount()
+	if err != nil {
+		return err
+	}
+	system, err := nkeys.CreateAccount() // JetStream wants one
+	if err != nil {
+		return err
+	}
+	user, err := nkeys.CreateUser()
+	if err != nil {
+		return err
+	}
+	public := func(pair nkeys.KeyPair) string {
+		key, _ := pair.PublicKey()
+		return key
+	}
+	operators, err := jwt.NewOperatorClaims(public(operator)).Encode(operator)
+	if err != nil {
+		return err
+	}
+	claims := jwt.NewAccountClaims(public(account))
+	claims.Limits.JetStreamLimits = jwt.JetStreamLimits{
+		MemoryStorage: jwt.NoLimit, DiskStorage: jwt.NoLimit, Streams: jwt.NoLimit, Consumer: jwt.NoLimit,
+	}
+	accounts, err := claims.Encode(operator)
+	if err != nil {
+		return err
+	}
+	systems, err := jwt.NewAccountClaims(public(system)).Encode(operator)
+	if err != nil {
+		return err
+	}
+	users, err := jwt.NewUserClaims(public(user)).Encode(account)
+	if err != nil {
+		return err
+	}
+	seed, err := user.Seed()
+	if err != nil {
+		return err
+	}
+	credentials, err := jwt.FormatUserConfig(users, seed)
+	if err != nil {
+		return err
+	}
+	config := fmt.Sprintf("operator: %s\nsystem_account: %s\nresolver: MEMORY\nresolver_preload: { %s: %s, %s: %s }\n",
+		operators, public(system), public(account), accounts, public(system), systems)
+	if err := os.WriteFile(filepath.Join(folder, "server.conf"), []byte(config), 0o600); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(folder, "user.creds"), credentials, 0o600)
 }
 
 func flood(connection *nats.Conn, subject string, args []string) error {

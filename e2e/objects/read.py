@@ -1,4 +1,4 @@
-"""Reads a history of an archive by DuckDB and by pyarrow, which share no code with what wrote it.
+"""Reads a history of an archive by DuckDB, by pyarrow and by DataFusion. The first two share no code with what wrote it.
 
     read.py FOLDER            what is in the files of a folder
     read.py FOLDER ENDPOINT BUCKET   the same, after all objects of a bucket were copied into the folder
@@ -12,7 +12,9 @@ import json
 import os
 import sys
 
+import datafusion
 import duckdb
+import pyarrow
 import pyarrow.dataset as dataset
 
 
@@ -42,7 +44,17 @@ def by_duckdb(history):
 
 def by_pyarrow(history):
     files = sorted(glob.glob(f"{history}/*.parquet"))
-    table = dataset.dataset(files, format="parquet").to_table(columns=["Offset", "Body", "BodyBytes"]).sort_by("Offset")
+    return of(dataset.dataset(files, format="parquet").to_table(columns=["Offset", "Body", "BodyBytes"]).sort_by("Offset"))
+
+
+def by_datafusion(history):
+    context = datafusion.SessionContext()
+    context.register_parquet("history", history)
+    sql = 'SELECT "Offset", "Body", "BodyBytes" FROM history ORDER BY "Offset"'
+    return of(pyarrow.Table.from_batches(context.sql(sql).collect()))
+
+
+def of(table):
     offsets = table["Offset"].to_pylist()
     rows = (len(offsets), len(set(offsets)), min(offsets, default=None), max(offsets, default=None))
     pairs = zip(table["Body"].to_pylist(), table["BodyBytes"].to_pylist())
@@ -54,7 +66,7 @@ def main():
     if len(sys.argv) > 2:
         copy(folder, sys.argv[2], sys.argv[3])
     history = sorted(glob.glob(f"{folder}/**/log=*/history=*", recursive=True))[-1]
-    for name, read in (("duckdb", by_duckdb), ("pyarrow", by_pyarrow)):
+    for name, read in (("duckdb", by_duckdb), ("pyarrow", by_pyarrow), ("datafusion", by_datafusion)):
         (count, distinct, least, greatest), bodies = read(history)
         found = {"reader": name, "count": count, "distinct": distinct, "min": least, "max": greatest, "bodies": bodies}
         print(json.dumps(found))

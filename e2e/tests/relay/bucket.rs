@@ -30,13 +30,19 @@ type Script = Box<dyn FnMut(&str) -> Act + Send>;
 pub(crate) struct Bucket {
     moto: Child,
     server: SocketAddr,
-    proxy: SocketAddr,
-    script: Arc<Mutex<Script>>,
-    ended: Arc<AtomicBool>,
+    between: Between,
     scratch: Scratch,
 }
 
-const BUCKET: &str = "archive";
+/// What lies between the relay and a server of buckets.
+pub(crate) struct Between {
+    server: SocketAddr,
+    proxy: SocketAddr,
+    script: Arc<Mutex<Script>>,
+    ended: Arc<AtomicBool>,
+}
+
+pub(super) const BUCKET: &str = "archive";
 /// moto wants a signature, and does not check it.
 const SIGNED: &str =
     "AWS4-HMAC-SHA256 Credential=key/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0";
@@ -51,21 +57,7 @@ impl Bucket {
         let mut moto = Command::new(python());
         moto.args(["-m", "moto.server", "-H", "127.0.0.1", "-p", &server.port().to_string()]);
         let moto = moto.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("moto starts");
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let proxy = listener.local_addr().expect("bound");
-        let script: Arc<Mutex<Script>> = Arc::new(Mutex::new(Box::new(|_: &str| Act::Forward)));
-        let ended = Arc::new(AtomicBool::new(false));
-        let (by, end) = (script.clone(), ended.clone());
-        std::thread::spawn(move || {
-            for stream in listener.incoming().map_while(Result::ok) {
-                if end.load(Ordering::Relaxed) {
-                    break;
-                }
-                let by = by.clone();
-                std::thread::spawn(move || drop(serve(&stream, server, &by)));
-            }
-        });
-        let bucket = Self { moto, server, proxy, script, ended, scratch: Scratch::new() };
+        let bucket = Self { moto, server, between: Between::start(server), scratch: Scratch::new() };
         super::wait("moto", || TcpStream::connect(server).is_ok());
         bucket.make();
         bucket
@@ -77,20 +69,12 @@ impl Bucket {
 
     /// From now on the proxy does this; it is given method and path.
     pub(crate) fn acts(&self, script: impl FnMut(&str) -> Act + Send + 'static) {
-        *self.script.lock().expect("whole") = Box::new(script);
+        self.between.acts(script);
     }
 
     /// Lines of `[to.objects]`; keys lie in a folder.
     pub(crate) fn lines(&self, folder: &Path) -> String {
-        for (name, key) in [("access", "key\n"), ("secret", "secret")] {
-            std::fs::write(folder.join(name), key).expect("written");
-        }
-        let folder = folder.display();
-        format!(
-            "[to.objects]\nurl = \"s3://{BUCKET}/logs\"\nendpoint = \"http://{}\"\nregion = \"us-east-1\"\n\
-             access_key_file = \"{folder}/access\"\nsecret_key_file = \"{folder}/secret\"\ntimeout = \"10s\"\n",
-            self.proxy
-        )
+        self.between.lines(folder)
     }
 
     /// Asks moto itself: status and body.
@@ -128,7 +112,7 @@ impl Bucket {
 
     /// What each reader finds in the newest history.
     pub(crate) fn read(&self) -> Vec<serde_json::Value> {
-        read("read.py", &self.copy(), &[&format!("http://{}", self.server), BUCKET])
+        self.between.read(&self.copy())
     }
 
     /// What DuckDB finds of each log by a SQL file, in which `url` is where the logs are.
@@ -152,6 +136,54 @@ impl Bucket {
     }
 }
 
+impl Between {
+    pub(super) fn start(server: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let proxy = listener.local_addr().expect("bound");
+        let script: Arc<Mutex<Script>> = Arc::new(Mutex::new(Box::new(|_: &str| Act::Forward)));
+        let ended = Arc::new(AtomicBool::new(false));
+        let (by, end) = (script.clone(), ended.clone());
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                if end.load(Ordering::Relaxed) {
+                    break;
+                }
+                let by = by.clone();
+                std::thread::spawn(move || drop(serve(&stream, server, &by)));
+            }
+        });
+        Self { server, proxy, script, ended }
+    }
+
+    pub(super) fn acts(&self, script: impl FnMut(&str) -> Act + Send + 'static) {
+        *self.script.lock().expect("whole") = Box::new(script);
+    }
+
+    pub(super) fn lines(&self, folder: &Path) -> String {
+        for (name, key) in [("access", "key\n"), ("secret", "secret")] {
+            std::fs::write(folder.join(name), key).expect("written");
+        }
+        let folder = folder.display();
+        format!(
+            "[to.objects]\nurl = \"s3://{BUCKET}/logs\"\nendpoint = \"http://{}\"\nregion = \"us-east-1\"\n\
+             access_key_file = \"{folder}/access\"\nsecret_key_file = \"{folder}/secret\"\ntimeout = \"10s\"\n",
+            self.proxy
+        )
+    }
+
+    /// What each reader finds in the newest history, by way of a copy in a folder.
+    pub(super) fn read(&self, copy: &Path) -> Vec<serde_json::Value> {
+        read("read.py", copy, &[&format!("http://{}", self.server), BUCKET])
+    }
+}
+
+impl Drop for Between {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Relaxed);
+        let _ = TcpStream::connect(self.proxy);
+    }
+}
+
 /// What a script finds in a folder.
 fn read(script: &str, folder: &Path, more: &[&str]) -> Vec<serde_json::Value> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("objects").join(script);
@@ -162,8 +194,6 @@ fn read(script: &str, folder: &Path, more: &[&str]) -> Vec<serde_json::Value> {
 
 impl Drop for Bucket {
     fn drop(&mut self) {
-        self.ended.store(true, Ordering::Relaxed);
-        let _ = TcpStream::connect(self.proxy);
         let _ = self.moto.kill();
         let _ = self.moto.wait();
     }

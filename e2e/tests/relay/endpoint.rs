@@ -67,6 +67,13 @@ impl Endpoint {
         logs.flat_map(|logs| &logs.log_records).map(|record| (offset(record), record.clone())).collect()
     }
 
+    /// Of how many offsets it has taken a record.
+    pub(crate) fn offsets(&self) -> u64 {
+        let taken = self.taken.lock().expect("whole");
+        let logs = taken.iter().flat_map(|request| &request.resource_logs).flat_map(|logs| &logs.scope_logs);
+        logs.flat_map(|logs| &logs.log_records).map(offset).collect::<std::collections::BTreeSet<_>>().len() as u64
+    }
+
     /// Waits until a record of each of these offsets was taken.
     pub(crate) fn wait_for(
         &self,

@@ -23,13 +23,15 @@ const LATE_ANSWERS: Duration = Duration::from_secs(30);
 /// A server of NATS, at one port over all its starts. What it answers is on the disk.
 pub(crate) struct Server {
     child: Child,
-    address: SocketAddr,
-    scratch: Scratch,
+    pub(super) address: SocketAddr,
+    pub(super) scratch: Scratch,
+    /// How the other client comes to it: variables of its environment.
+    client: Vec<(&'static str, String)>,
 }
 
 /// A message, as the client finds it.
 #[derive(Debug, PartialEq)]
-struct Found {
+pub(super) struct Found {
     sequence: u64,
     first: u64,
     end: u64,
@@ -39,16 +41,21 @@ struct Found {
 
 impl Server {
     pub(crate) fn start() -> Self {
+        Self::start_with("", Vec::new())
+    }
+
+    /// With more lines of its file.
+    pub(super) fn start_with(more: &str, client: Vec<(&'static str, String)>) -> Self {
         let (scratch, port) = (Scratch::new(), clad_e2e::fixed_port());
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         let store = scratch.data().join("store");
         let text = format!(
-            "listen: \"{address}\"\nmax_payload: 65536\njetstream {{ store_dir: \"{}\", sync_interval: always }}\n",
+            "listen: \"{address}\"\nmax_payload: 65536\njetstream {{ store_dir: \"{}\", sync_interval: always }}\n{more}",
             store.display()
         );
         fs::write(scratch.data().join("nats.conf"), text).expect("written");
         let child = Self::child(&scratch);
-        let server = Self { child, address, scratch };
+        let server = Self { child, address, scratch, client };
         server.wait();
         server
     }
@@ -63,12 +70,12 @@ impl Server {
         wait("the server", || TcpStream::connect(self.address).is_ok());
     }
 
-    fn kill9(&mut self) {
+    pub(super) fn kill9(&mut self) {
         self.child.kill().expect("killed");
         self.child.wait().expect("ended");
     }
 
-    fn restart(&mut self) {
+    pub(super) fn restart(&mut self) {
         self.child = Self::child(&self.scratch);
         self.wait();
     }
@@ -80,7 +87,11 @@ impl Server {
     /// The other client: what it prints.
     pub(crate) fn client(&self, words: &[&str]) -> String {
         let mut command = Command::new(std::env::var("CLAD_NATS_CLIENT").expect("call `cargo xtask ci relay`"));
-        let done = command.arg(format!("nats://{}", self.address)).args(words).output().expect("it runs");
+        command
+            .arg(format!("nats://{}", self.address))
+            .args(words)
+            .envs(self.client.iter().map(|(name, value)| (name, value)));
+        let done = command.output().expect("it runs");
         assert!(done.status.success(), "{words:?}: {}", String::from_utf8_lossy(&done.stderr));
         String::from_utf8(done.stdout).expect("text")
     }
@@ -105,7 +116,7 @@ impl Server {
         self.client(&["make", STREAM, SUBJECT]);
     }
 
-    fn read(&self) -> Vec<Found> {
+    pub(super) fn read(&self) -> Vec<Found> {
         let found = |line: &str| {
             let value = json(line.as_bytes());
             let header = |name: &str| value["headers"][name].as_str().map(str::to_owned);
@@ -124,7 +135,8 @@ impl Server {
 
     /// Where the last message ends.
     fn end(&self) -> u64 {
-        self.read().last().map_or(0, |found| found.end)
+        let said = self.client(&["last", STREAM, "Clad-End"]);
+        if said.is_empty() { 0 } else { said.trim().parse().expect("a number") }
     }
 }
 
@@ -142,11 +154,15 @@ impl Drop for Server {
 
 /// A relay from the beginning to a server, with more lines of `[to.nats]`.
 fn relay_at(name: &str, daemon: &Daemon, address: SocketAddr, more: &str) -> Relay {
+    relay_to(name, daemon, &format!("nats://{address}"), more)
+}
+
+pub(super) fn relay_to(name: &str, daemon: &Daemon, server: &str, more: &str) -> Relay {
     let relay = Relay::new(daemon, "");
     let socket = daemon.socket();
     let text = format!(
         "name = \"{name}\"\n[from.clad]\nserver = \"unix://{}\"\nstart = \"beginning\"\n[to.nats]\n\
-         servers = [\"nats://{address}\"]\nstream = \"{STREAM}\"\nsubject = \"{SUBJECT}\"\n{more}\n",
+         servers = [\"{server}\"]\nstream = \"{STREAM}\"\nsubject = \"{SUBJECT}\"\n{more}\n",
         socket.display()
     );
     fs::write(relay.file(), text).expect("written");
@@ -158,7 +174,7 @@ fn relay(daemon: &Daemon, server: &Server) -> Relay {
 }
 
 /// Waits until the relay's cursor is at the end of the log.
-fn wait_stored(relay: &mut Relay, daemon: &Daemon) {
+pub(super) fn wait_stored(relay: &mut Relay, daemon: &Daemon) {
     let end = end(daemon);
     wait("all in the stream", || {
         relay.keep();
@@ -167,7 +183,7 @@ fn wait_stored(relay: &mut Relay, daemon: &Daemon) {
 }
 
 /// Each message goes on where the one before it ends, and has the body that the log has there.
-fn assert_chain(found: &[Found], here: &[(u64, String)]) {
+pub(super) fn assert_chain(found: &[Found], here: &[(u64, String)]) {
     for two in found.windows(2) {
         assert_eq!((two[0].sequence + 1, two[0].end), (two[1].sequence, two[1].first), "{two:?}");
     }

@@ -11,7 +11,7 @@ use super::forward::{Numbers, small};
 use super::{Backup, Relay, wait};
 
 /// Objects are small, so that there are many.
-const SMALL: &str = "max_age = \"300ms\"\nobject_bytes = \"64KiB\"\n";
+pub(super) const SMALL: &str = "max_age = \"300ms\"\nobject_bytes = \"64KiB\"\n";
 
 /// A relay from the beginning, with the lines of `[to.objects]` and more of `[from.clad]`.
 pub(crate) fn relay(daemon: &Daemon, from: &str, to: impl FnOnce(&Relay) -> String) -> Relay {
@@ -59,12 +59,14 @@ pub(crate) fn bodies(daemon: &Daemon) -> Vec<(u64, String)> {
     stored.iter().map(|record| (record.offset, String::from_utf8_lossy(&record.body).into_owned())).collect()
 }
 
-/// DuckDB and pyarrow find each offset of the log once, with its body.
+/// DuckDB, pyarrow and DataFusion find each offset of the log once, with its body.
 fn assert_read(bucket: &Bucket, daemon: &Daemon) {
-    let here = bodies(daemon);
+    assert_found(bucket.read(), &bodies(daemon));
+}
+
+pub(super) fn assert_found(found: Vec<serde_json::Value>, here: &[(u64, String)]) {
     let (first, last) = (here[0].0, here[here.len() - 1].0);
-    let found = bucket.read();
-    assert_eq!(found.len(), 2);
+    assert_eq!(found.len(), 3);
     for by in found {
         let number = |key: &str| by[key].as_u64().expect(key);
         let reader = &by["reader"];
@@ -73,7 +75,7 @@ fn assert_read(bucket: &Bucket, daemon: &Daemon) {
         assert_eq!((number("min"), number("max")), (first, last), "{reader}");
         assert_eq!(number("max") - number("min") + 1, number("count"), "{reader}: an offset is missing");
         let there = by["bodies"].as_array().expect("bodies");
-        let same = there.iter().zip(&here).all(|(there, (_, here))| there.as_str() == Some(here));
+        let same = there.iter().zip(here).all(|(there, (_, here))| there.as_str() == Some(here));
         assert!(same && there.len() == here.len(), "{reader}: other bodies");
     }
 }
@@ -128,7 +130,7 @@ fn every_record_is_in_a_folder_once_over_kills() {
     println!("kills: {kills}, {end} records in {objects} objects of a folder");
 }
 
-fn parquet_files(folder: PathBuf) -> Vec<PathBuf> {
+pub(super) fn parquet_files(folder: PathBuf) -> Vec<PathBuf> {
     let mut folders = vec![folder];
     let mut files = Vec::new();
     while let Some(folder) = folders.pop() {

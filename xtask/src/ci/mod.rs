@@ -156,6 +156,26 @@ impl Run {
         self.count(name, result.map(drop), &format!(" ({time:.1} s, {processors:.1} s of processors)"));
     }
 
+    /// Cases that wait more than they work, all at once and beside others.
+    fn cases_beside<'a>(
+        &mut self,
+        cases: impl IntoIterator<Item = (&'a str, impl FnOnce() -> Result<()> + Send)>,
+        others: impl FnOnce(&mut Self),
+    ) {
+        let began = Instant::now();
+        std::thread::scope(|scope| {
+            let cases = cases.into_iter().filter(|(name, _)| !is_left_out(name));
+            let running =
+                cases.map(|(name, body)| (name, scope.spawn(move || (body(), began.elapsed().as_secs_f64()))));
+            let running: Vec<_> = running.collect();
+            others(self);
+            for (name, case) in running {
+                let (result, time) = case.join().unwrap_or_else(|_| (Err(anyhow::anyhow!("it panicked")), 0.0));
+                self.count(name, result, &format!(" ({time:.1} s beside others)"));
+            }
+        });
+    }
+
     fn count(&mut self, name: &str, result: Result<()>, times: &str) {
         match result {
             Ok(()) => {

@@ -9,6 +9,10 @@ use super::{Run, output};
 /// Orders of each model that every change passes; all that the tests have by themselves are 2,000.
 const ORDERS: u32 = 400;
 
+/// The test of the models: what one case builds for it, the next has.
+const ORDERS_TEST: [&str; 9] =
+    ["test", "--profile", "sim", "--package", "clad-models", "--features", "journal", "--test", "orders"];
+
 /// `cargo xtask ci models 100000`: so many orders of each model.
 pub(super) fn run(run: &mut Run) -> Result<()> {
     let orders = match run.args.as_slice() {
@@ -24,10 +28,9 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     };
     run.case("without debug assertions a build with the models' locks does not compile", || {
         for package in ["clad-journal", "clad-client"] {
-            // Of this package alone, as in a release: what it needs was built.
             let mut command = cargo();
-            command.arg("--config").arg(format!("profile.dev.package.{package}.debug-assertions=false"));
-            let refused = command.args(["check", "--quiet", "--features", "models", "--package", package]).output()?;
+            command.arg("--config").arg(format!("profile.sim.package.{package}.debug-assertions=false"));
+            let refused = command.args(ORDERS_TEST).args(["--quiet", "--no-run"]).output()?;
             let said = String::from_utf8_lossy(&refused.stderr).into_owned();
             let is_refused = !refused.status.success() && said.contains("must not be in a release build");
             ensure!(is_refused, "{package} compiles: {said}");
@@ -36,8 +39,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     });
     run.case("every order keeps what must hold, and each wrong version is found", || {
         let mut command = cargo();
-        command.args(["test", "--profile", "sim", "--package", "clad-models", "--features", "journal"]);
-        command.args(["--test", "orders", "--", "--nocapture"]);
+        command.args(ORDERS_TEST).args(["--", "--nocapture"]);
         command.env("CLAD_MODEL_ORDERS", orders.to_string());
         let said = output(&mut command)?;
         let results = || {

@@ -2,7 +2,7 @@
 //! back, and over kills of every part. And every kind of sender at once, these among them, over 200 kills of each.
 //!
 //! Invariants: the relay is a workspace of its own, built and judged here; systemd's programs are unpacked below the build
-//! folder, and not installed. moto, DuckDB and pyarrow are installed there too: they play object storage, and read it. A server of NATS and
+//! folder, and not installed. moto, DuckDB, pyarrow and DataFusion are installed there too: they play object storage, and read it. A server of NATS and
 //! its client in Go are built there; Kafka's server comes as jars, with a client in Go. The cases are the tests in `e2e/tests/relay`, `e2e/tests/journald` and `e2e/tests/senders`.
 
 use std::path::{Path, PathBuf};
@@ -14,12 +14,16 @@ use super::disk::{built_tests, call, closing_words};
 use super::{Run, need, need_what, output, sdk_go, sdk_python, target, unpacked};
 
 const KILLS_DEFAULT: u64 = 30;
+/// Kills of each destination, of the relay and of the daemon, at least.
+const DESTINATION_KILLS: u64 = 200;
 /// Kills of each kind of sender, at least. They take a minute: all kinds send to one daemon.
 const SENDERS_KILLS: u64 = 200;
 /// Entries of the journal for each kill.
 const ENTRIES_PER_KILL: u64 = 500;
 /// Packages have it, and the tests want it. With it alone all is built once.
 pub(crate) const FEATURES: &str = "--features=kafka";
+/// Kills of a gateway, of the relay and of the daemon: a minute.
+const GATEWAY_KILLS: &str = "200";
 /// What brings `systemd-journal-upload` and `systemd-journal-remote`, and libraries that a plain Debian does not have.
 const PACKAGES: [&str; 5] =
     ["systemd-journal-remote", "libmicrohttpd12", "libcurl4", "libcurl3-gnutls", "libsystemd-shared"];
@@ -32,7 +36,20 @@ const SPEED: &str = "speed::of_each_destination";
 const SPEED_RECORDS: &str = "2000000";
 const SPEED_RECORDS_AS_CASE: &str = "6400";
 
-const CASES: [(&str, &str, &str); 55] = [
+/// From a clad to each destination over kills: they wait more than they work, and run beside the others.
+const DESTINATIONS: [(&str, &str); 6] = [
+    ("to an OTLP endpoint over kills", "out::every_record_comes_to_an_endpoint_over_kills_and_lost_answers"),
+    ("to another clad over kills", "forward::every_append_comes_to_the_far_log_once_over_kills_of_all"),
+    ("to a folder over kills", "objects::every_record_is_in_a_folder_once_over_kills"),
+    (
+        "to a bucket over kills and lost answers",
+        "objects::every_record_is_in_a_bucket_once_over_kills_and_lost_answers",
+    ),
+    ("to NATS over kills", "nats::every_record_is_in_a_stream_once_over_kills_and_lost_answers"),
+    ("to Kafka over kills", "kafka::every_record_is_in_a_topic_once_over_kills_and_lost_answers"),
+];
+
+const CASES: [(&str, &str, &str); 50] = [
     ("relay", "lines become records", "files::lines_are_records_with_the_bytes_that_they_have"),
     ("relay", "records of several lines", "files::a_record_of_several_lines_is_one"),
     ("relay", "files from now on", "files::a_relay_that_begins_now_leaves_what_is_old_and_nothing_behind_it"),
@@ -50,8 +67,6 @@ const CASES: [(&str, &str, &str); 55] = [
         "within TLS, by the name of its certificate",
         "tls::lines_come_within_tls_once_over_kills_and_a_renewed_certificate",
     ),
-    ("relay", "to an OTLP endpoint over kills", "out::every_record_comes_to_an_endpoint_over_kills_and_lost_answers"),
-    ("relay", "to another clad over kills", "forward::every_append_comes_to_the_far_log_once_over_kills_of_all"),
     ("relay", "a far log that is another one", "forward::a_far_log_that_is_another_stops_it_until_a_person_says_so"),
     ("relay", "a log that was restored", "forward::a_log_that_was_restored_stops_it_with_the_numbers_of_both"),
     ("relay", "what is gone or too large", "forward::what_is_gone_or_too_large_is_left_out_and_the_rest_comes"),
@@ -61,12 +76,6 @@ const CASES: [(&str, &str, &str); 55] = [
     ("relay", "an endpoint that refuses", "out::what_an_endpoint_does_not_take_is_split_kept_or_noted"),
     ("relay", "an endpoint that is away", "out::an_outage_is_held_and_without_a_hold_the_gap_is_said"),
     ("relay", "a log that was cut back", "out::a_log_that_was_cut_back_stops_it_with_both_places"),
-    ("relay", "to a folder over kills", "objects::every_record_is_in_a_folder_once_over_kills"),
-    (
-        "relay",
-        "to a bucket over kills and lost answers",
-        "objects::every_record_is_in_a_bucket_once_over_kills_and_lost_answers",
-    ),
     (
         "relay",
         "a raw archive over kills, and back",
@@ -82,7 +91,6 @@ const CASES: [(&str, &str, &str); 55] = [
     ("relay", "an archive that retention overtook", "objects::what_retention_took_is_an_object_without_a_row"),
     ("relay", "a bucket that is away", "objects::a_bucket_that_is_away_is_waited_for_and_nothing_is_missing"),
     ("relay", "an archive that has expired", "objects::an_archive_that_has_expired_stops_it_until_a_person_goes_on"),
-    ("relay", "to NATS over kills", "nats::every_record_is_in_a_stream_once_over_kills_and_lost_answers"),
     ("relay", "two relays at one stream", "nats::two_relays_at_one_stream_make_one_chain"),
     ("relay", "a stream that was purged", "nats::a_stream_goes_on_though_its_messages_were_removed"),
     (
@@ -97,8 +105,8 @@ const CASES: [(&str, &str, &str); 55] = [
         "messages of OTLP, too large, or gone",
         "nats::a_message_is_an_append_and_what_is_too_large_or_gone_is_said",
     ),
+    ("relay", "NATS within TLS, and who the relay is", "nats_identity::a_relay_says_who_it_is_within_tls_in_each_way"),
     ("relay", "a server of NATS that is away", "nats::an_outage_of_the_server_is_waited_out"),
-    ("relay", "to Kafka over kills", "kafka::every_record_is_in_a_topic_once_over_kills_and_lost_answers"),
     (
         "relay",
         "a topic that is another one, or was restored",
@@ -155,8 +163,9 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         [] => KILLS_DEFAULT,
         [word] if word == "logs" => return real_logs(run),
         [word] if word == "speed" => return speed(run),
-        [kills] => kills.parse().context("cargo xtask ci relay [KILLS | logs | speed]")?,
-        more => bail!("cargo xtask ci relay [KILLS | logs | speed], not {}", more.join(" ")),
+        [word] if word == "gateway" => return gateway(run),
+        [kills] => kills.parse().context("cargo xtask ci relay [KILLS | logs | speed | gateway]")?,
+        more => bail!("cargo xtask ci relay [KILLS | logs | speed | gateway], not {}", more.join(" ")),
     };
     need("logrotate", &["logrotate"])?;
     need("journalctl", &["systemd"])?;
@@ -176,7 +185,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     let python = python(&run.root)?;
     let (nats_server, nats_client) = nats(&run.root)?;
     let (jars, kafka_client) = kafka(&run.root)?;
-    let passes = |mut command: Command| {
+    let passes = |mut command: Command, kills: u64| {
         command.env("CLAD_RELAY", &relay).env("CLAD_RELAY_KILLS", kills.to_string());
         command.env("CLAD_OBJECTS_PYTHON", &python).env("CLAD_RELAY_SPEED_RECORDS", SPEED_RECORDS_AS_CASE);
         command.env("CLAD_NATS_SERVER", &nats_server).env("CLAD_NATS_CLIENT", &nats_client);
@@ -186,19 +195,26 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         command.env("CLAD_SENDERS_KILLS", kills.max(SENDERS_KILLS).to_string());
         shows(&mut command)
     };
-    for (tests, case, test) in CASES {
-        let tests = if tests == "relay" { &relays } else { &uploads };
-        run.case(case, || passes(call(tests, test, None)));
-    }
+    let passes = &passes;
+    let destinations = DESTINATIONS.map(|(case, test)| {
+        let tests = &relays;
+        (case, move || passes(call(tests, test, None), kills.max(DESTINATION_KILLS)))
+    });
+    run.cases_beside(destinations, |run| {
+        for (tests, case, test) in CASES {
+            let tests = if tests == "relay" { &relays } else { &uploads };
+            run.case(case, || passes(call(tests, test, None), kills));
+        }
+    });
     run.case("every kind of sender over kills", || {
         let mut command = Command::new(&senders);
         command.args(["--exact", "what_every_sender_was_answered_is_kept"]).env("RUST_BACKTRACE", "0");
-        passes(command)
+        passes(command, kills)
     });
     Ok(())
 }
 
-/// A Python with moto, DuckDB and pyarrow, at the versions of `e2e/objects`.
+/// A Python with moto, DuckDB, pyarrow and DataFusion, at the versions of `e2e/objects`.
 fn python(root: &Path) -> Result<PathBuf> {
     need("python3", &["python3"])?;
     need_what("venv of Python", &["python3-venv", "python3-pip"], || sdk_python::says("import ensurepip, venv"))?;
@@ -258,6 +274,21 @@ fn speed(run: &mut Run) -> Result<()> {
             command.env("CLAD_RELAY_SPEED_RECORDS", SPEED_RECORDS);
         }
         shows(&mut command)
+    });
+    Ok(())
+}
+
+/// versitygw, at the version of `e2e/gateway`: a minute and a half of the processors to build it.
+fn gateway(run: &mut Run) -> Result<()> {
+    let (root, program) = (run.root.clone(), target(&run.root).join("gateway/versitygw"));
+    let (relay, python, tests) = (built(&root)?, python(&root)?, built_tests(&root, "relay")?);
+    let mut go = sdk_go::downloading(&root, &root.join("e2e/gateway"))?;
+    output(go.args(["build", "-o"]).arg(&program).arg("github.com/versity/versitygw/cmd/versitygw"))?;
+    let test = "gateway::every_record_is_in_a_bucket_of_files_once_though_its_server_is_killed";
+    run.case("to a bucket of versitygw's, which is killed", || {
+        let mut command = call(&tests, test, None);
+        command.env("CLAD_RELAY", &relay).env("CLAD_OBJECTS_PYTHON", &python).env("CLAD_GATEWAY", &program);
+        shows(command.env("CLAD_RELAY_KILLS", GATEWAY_KILLS))
     });
     Ok(())
 }
