@@ -29,7 +29,7 @@ use client::Looking;
 use writer::{Progress, Writer};
 
 /// A transaction has so much, or what comes in the time.
-const MESSAGES_MAX: usize = 12_000;
+const MESSAGES_MAX: usize = 16_000;
 const BYTES_MAX: usize = 4 << 20;
 const LINGER: Duration = Duration::from_millis(100);
 

@@ -32,7 +32,7 @@ const TRANSACTION_TIMEOUT_MAX: Duration = Duration::from_secs(15 * 60);
 /// Messages come all at once, and then their end is waited for.
 const LINGER_MS: &str = "1";
 /// The longest wait for what the servers say, before what is still under way is looked at.
-const POLL_TIMEOUT: Duration = Duration::from_millis(5);
+const POLL_TIMEOUT: Duration = Duration::from_millis(2);
 /// Bytes of a batch beside its messages.
 const BATCH_BYTES: usize = 1 << 10;
 
