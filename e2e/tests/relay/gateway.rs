@@ -31,7 +31,7 @@ impl Gateway {
     }
 
     fn child(scratch: &Scratch, address: SocketAddr) -> Child {
-        let mut command = Command::new(std::env::var("CLAD_GATEWAY").expect("call `cargo xtask ci relay`"));
+        let mut command = Command::new(std::env::var("CLAD_GATEWAY").expect("call `cargo xtask ci relay others`"));
         command.args(["--quiet", "--access", "key", "--secret", "secret", "--port", &address.to_string(), "posix"]);
         command.arg(scratch.data().join("buckets"));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts")
@@ -68,7 +68,7 @@ impl Drop for Gateway {
 
 #[expect(clippy::print_stdout, reason = "the figures of the case")]
 #[test]
-#[ignore = "needs clad-relay: `cargo xtask ci relay`"]
+#[ignore = "needs a gateway: `cargo xtask ci relay others`"]
 fn every_record_is_in_a_bucket_of_files_once_though_its_server_is_killed() {
     let kills = super::number("CLAD_RELAY_KILLS");
     let (mut daemon, mut gateway) = (small().start(), Gateway::start());

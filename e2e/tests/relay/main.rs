@@ -11,6 +11,7 @@ mod bucket;
 #[path = "../tls/certs.rs"]
 #[expect(dead_code, reason = "the tests of TLS use the rest")]
 mod certs;
+mod collector;
 mod endpoint;
 mod files;
 mod fleet;

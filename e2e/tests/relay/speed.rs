@@ -5,6 +5,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clad_client::{AckLevel, Address, Cursors, Producer, Record};
@@ -22,6 +23,8 @@ const RECORDS_PER_APPEND: u64 = 64;
 const NATS_PENDING: &str = "1024";
 /// Records to NATS as a message each, at most: a multiple of an append's.
 const NATS_RECORDS_MAX: u64 = 32_000;
+/// Of the load that a relay has missed when it begins.
+const OUTAGE_SECONDS: u64 = 10;
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 fn setup() -> Setup {
@@ -31,11 +34,22 @@ fn setup() -> Setup {
 /// A log with so many records.
 fn filled(records: u64) -> Daemon {
     let daemon = setup().start();
+    let appends = records / RECORDS_PER_APPEND;
+    append(&daemon, |at| (at < appends).then_some(Duration::ZERO));
+    daemon
+}
+
+/// Appends one after the other, each when so much time has gone by since the first; until there is no time for one.
+fn append(daemon: &Daemon, due: impl Fn(u64) -> Option<Duration>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let builder = Producer::builder(daemon.address("unix").parse().expect("an address")).component("speed");
         let producer = builder.level(AckLevel::Received).connect().await.expect("connected");
-        for append in 0..records / RECORDS_PER_APPEND {
+        let (began, mut append) = (Instant::now(), 0);
+        while let Some(due) = due(append) {
+            if !due.is_zero() {
+                tokio::time::sleep_until((began + due).into()).await;
+            }
             // Words, numbers and ids, as a service logs: not one byte again and again.
             let record = |at: u64| {
                 let number = append * RECORDS_PER_APPEND + at;
@@ -46,15 +60,74 @@ fn filled(records: u64) -> Daemon {
             };
             let all: Vec<Record> = (0..RECORDS_PER_APPEND).map(record).collect();
             producer.append(&all).await.expect("appended");
+            append += 1;
         }
         producer.flush(AckLevel::Durable).await.expect("durable");
         producer.close().await.expect("closed");
     });
-    daemon
 }
 
-/// Runs the relay until its cursor is at the end: seconds, the relay's processor seconds, and its greatest memory.
-fn timed(daemon: &Daemon, lines: &str) -> (f64, f64, u64) {
+/// A relay that was away for ten seconds of a load of so many records a second, which goes on: how many times as fast the
+/// relay is until it is within a second of the end.
+#[expect(clippy::print_stdout, reason = "the figures")]
+fn catches_up(to: &str, rate: u64, lines: &str) {
+    let backlog = OUTAGE_SECONDS * rate;
+    let daemon = filled(backlog);
+    let began_at = end(&daemon);
+    let mut relay = Relay::new(&daemon, "");
+    let server = daemon.address("unix");
+    let lines = lines.replace("FOLDER", &relay.folder().display().to_string());
+    let text = format!("name = \"test\"\n[from.clad]\nserver = \"{server}\"\nstart = \"beginning\"\n{lines}\n");
+    std::fs::write(relay.file(), text).expect("written");
+    let is_there = AtomicBool::new(false);
+    let took = std::thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            let due = |at: u64| Duration::from_secs_f64((at * RECORDS_PER_APPEND) as f64 / rate as f64);
+            append(&daemon, |at| (!is_there.load(Ordering::Relaxed)).then(|| due(at)));
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let address = server.parse::<Address>().expect("an address");
+        let mut cursors = runtime.block_on(Cursors::connect(address)).expect("connected");
+        let began = Instant::now();
+        relay.start();
+        let until = began + 10 * TEST_TIMEOUT;
+        let lag = |cursors: &mut Cursors| {
+            let there = runtime.block_on(cursors.get("test")).expect("asked").map_or(0, |named| named.place.offset);
+            end(&daemon).saturating_sub(there)
+        };
+        while lag(&mut cursors) > rate && Instant::now() < until {
+            std::thread::sleep(POLL_INTERVAL);
+        }
+        let took = began.elapsed().as_secs_f64();
+        is_there.store(true, Ordering::Relaxed);
+        load.join().expect("the load");
+        wait("all is there", || lag(&mut cursors) == 0);
+        took
+    });
+    let came = (end(&daemon) - began_at) as f64;
+    let times = (backlog as f64 + came - rate as f64).max(0.0) / took / rate as f64;
+    println!(
+        "speed: catching up to {to}: {backlog} records behind, {rate}/s come: {took:.1} s, {times:.1} times as fast"
+    );
+}
+
+/// From where the time of a relay counts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Since {
+    ItsStart,
+    /// The first time that its cursor was seen to move: new servers of Kafka make topics for transactions first.
+    FirstMove,
+}
+
+/// What a relay took for all records of a log.
+struct Took {
+    records_a_second: f64,
+    processor_seconds: f64,
+    peak_mib: u64,
+}
+
+/// Runs the relay until its cursor is at the end.
+fn timed(daemon: &Daemon, since: Since, lines: &str) -> Took {
     let mut relay = Relay::new(daemon, "");
     let lines = lines.replace("FOLDER", &relay.folder().display().to_string());
     let server = daemon.address("unix");
@@ -63,22 +136,32 @@ fn timed(daemon: &Daemon, lines: &str) -> (f64, f64, u64) {
     let (end, address) = (end(daemon), server.parse::<Address>().expect("an address"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let mut cursors = runtime.block_on(Cursors::connect(address)).expect("connected");
-    let began = Instant::now();
+    let until = Instant::now() + 10 * TEST_TIMEOUT;
     relay.start();
-    let until = began + 10 * TEST_TIMEOUT;
-    while runtime.block_on(cursors.get("test")).expect("asked").is_none_or(|named| named.place.offset < end) {
+    let mut first = (since == Since::ItsStart).then(|| (Instant::now(), 0));
+    let (began, from) = loop {
+        let at = runtime.block_on(cursors.get("test")).expect("asked").map_or(0, |named| named.place.offset);
+        let (began, from) = *first.get_or_insert_with(|| (Instant::now(), at));
+        if at == end {
+            break (began, from);
+        }
+        if from == 0 && since == Since::FirstMove {
+            first = None;
+        }
         assert!(Instant::now() < until, "it does not come to the end: {}", relay.said());
         std::thread::sleep(POLL_INTERVAL);
-    }
-    let took = began.elapsed().as_secs_f64();
+    };
+    // A few records are all there when the cursor first moves.
+    let records_a_second = (end - from) as f64 / began.elapsed().as_secs_f64().max(0.001);
     let pid = relay.child.as_ref().expect("it runs").id();
     let of = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).expect("it runs");
     let (stat, status) = (of("stat"), of("status"));
     // Fields 14 and 15 (man 5 proc_pid_stat), in hundredths of a second.
     let fields = stat.rsplit(')').next().expect("fields").split_whitespace().skip(11).take(2);
-    let processor = fields.filter_map(|field| field.parse::<f64>().ok()).sum::<f64>() / 100.0;
+    let processor_seconds = fields.filter_map(|field| field.parse::<f64>().ok()).sum::<f64>() / 100.0;
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a line");
-    (took, processor, peak.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") / 1024)
+    let peak_mib = peak.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") / 1024;
+    Took { records_a_second, processor_seconds, peak_mib }
 }
 
 /// The figures so far, as they go into docs/benchmarks/relay.json.
@@ -89,9 +172,9 @@ struct Figures {
 
 impl Figures {
     #[expect(clippy::print_stdout, reason = "the figures")]
-    fn add(&mut self, to: &str, records: u64, (took, processor, peak): (f64, f64, u64), stored_bytes: Option<u64>) {
-        let records = records as f64;
-        let (rate, core) = ((records / took).round(), (records / processor.max(0.01)).round());
+    fn add(&mut self, to: &str, records: u64, took: Took, stored_bytes: Option<u64>) {
+        let (records, peak) = (records as f64, took.peak_mib);
+        let (rate, core) = (took.records_a_second.round(), (records / took.processor_seconds.max(0.01)).round());
         let bytes = stored_bytes.map(|bytes| (bytes as f64 / records * 10.0).round() / 10.0);
         let stored = bytes.map(|bytes| format!("; {bytes} bytes a record there")).unwrap_or_default();
         println!("speed: {to}: {rate} records/s; {core} a processor second of the relay; {peak} MiB at most{stored}");
@@ -123,10 +206,25 @@ fn of_each_destination() {
     let daemon = filled(records);
     assert_eq!(end(&daemon), records);
     let mut figures = Figures::default();
+    let rate = |by_hand: u64| if records < OUTAGE_SECONDS * by_hand { records / OUTAGE_SECONDS } else { by_hand };
+    if is_wanted("catch-up") {
+        let far = setup().start();
+        catches_up("another clad", rate(100_000), &format!("[to.clad]\nserver = \"{}\"", far.address("unix")));
+        let folder = tempfile::tempdir().expect("a folder");
+        let url = folder.path().display();
+        let lines = format!("[to.objects]\nurl = \"file://{url}\"\nmax_age = \"1s\"");
+        catches_up("objects, parquet", rate(100_000), &lines);
+        let server = nats::Server::start();
+        server.make();
+        catches_up("NATS, otlp", rate(25_000), &server.lines(""));
+        let server = kafka::Server::start();
+        server.client(&["make", kafka::TOPIC, "1"]);
+        catches_up("Kafka, otlp", rate(40_000), &server.lines(""));
+    }
     if is_wanted("clad") {
         let far = setup().start();
         let lines = format!("[to.clad]\nserver = \"{}\"", far.address("unix"));
-        let took = timed(&daemon, &lines);
+        let took = timed(&daemon, Since::ItsStart, &lines);
         assert_eq!(end(&far), records);
         figures.add("another clad", records, took, Some(encoded(&far)));
         forgets(&daemon);
@@ -137,6 +235,7 @@ fn of_each_destination() {
             let url = folder.path().display();
             let took = timed(
                 &daemon,
+                Since::ItsStart,
                 &format!("[to.objects]\nurl = \"file://{url}\"\nformat = \"{format}\"\nmax_age = \"1s\""),
             );
             figures.add(&format!("objects, {format}"), records, took, Some(size(folder.path())));
@@ -149,7 +248,7 @@ fn of_each_destination() {
         figures.add(
             "a bucket of moto's, parquet",
             records,
-            timed(&daemon, &(bucket.lines(folder.path()) + "max_age = \"1s\"")),
+            timed(&daemon, Since::ItsStart, &(bucket.lines(folder.path()) + "max_age = \"1s\"")),
             None,
         );
         forgets(&daemon);
@@ -165,7 +264,7 @@ fn of_each_destination() {
             let daemon = few.as_ref().unwrap_or(&daemon);
             let server = nats::Server::start();
             server.make();
-            let took = timed(daemon, &server.lines(&lines));
+            let took = timed(daemon, Since::ItsStart, &server.lines(&lines));
             assert_eq!(server.count(), messages);
             figures.add(&format!("NATS, {format}"), end(daemon), took, None);
             if few.is_some() {
@@ -179,7 +278,8 @@ fn of_each_destination() {
             let server = kafka::Server::start();
             server.client(&["make", kafka::TOPIC, "1"]);
             // Kafka's own measurement does not compress.
-            let took = timed(&daemon, &server.lines(&format!("{lines}\ncompression = \"none\"")));
+            let lines = server.lines(&format!("{lines}\ncompression = \"none\""));
+            let took = timed(&daemon, Since::FirstMove, &lines);
             figures.add(&format!("Kafka, {format}"), records, took, None);
             forgets(&daemon);
             if format == "body" {

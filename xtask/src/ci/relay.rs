@@ -22,8 +22,6 @@ const SENDERS_KILLS: u64 = 200;
 const ENTRIES_PER_KILL: u64 = 500;
 /// Packages have it, and the tests want it. With it alone all is built once.
 pub(crate) const FEATURES: &str = "--features=kafka";
-/// Kills of a gateway, of the relay and of the daemon: a minute.
-const GATEWAY_KILLS: &str = "200";
 /// What brings `systemd-journal-upload` and `systemd-journal-remote`, and libraries that a plain Debian does not have.
 const PACKAGES: [&str; 5] =
     ["systemd-journal-remote", "libmicrohttpd12", "libcurl4", "libcurl3-gnutls", "libsystemd-shared"];
@@ -163,9 +161,9 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         [] => KILLS_DEFAULT,
         [word] if word == "logs" => return real_logs(run),
         [word] if word == "speed" => return speed(run),
-        [word] if word == "gateway" => return gateway(run),
-        [kills] => kills.parse().context("cargo xtask ci relay [KILLS | logs | speed | gateway]")?,
-        more => bail!("cargo xtask ci relay [KILLS | logs | speed | gateway], not {}", more.join(" ")),
+        [word] if word == "others" => return others(run),
+        [kills] => kills.parse().context("cargo xtask ci relay [KILLS | logs | speed | others]")?,
+        more => bail!("cargo xtask ci relay [KILLS | logs | speed | others], not {}", more.join(" ")),
     };
     need("logrotate", &["logrotate"])?;
     need("journalctl", &["systemd"])?;
@@ -278,18 +276,39 @@ fn speed(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-/// versitygw, at the version of `e2e/gateway`: a minute and a half of the processors to build it.
-fn gateway(run: &mut Run) -> Result<()> {
-    let (root, program) = (run.root.clone(), target(&run.root).join("gateway/versitygw"));
+/// Servers that take minutes of the processors to build: versitygw, and OpenTelemetry's collector.
+fn others(run: &mut Run) -> Result<()> {
+    let root = run.root.clone();
     let (relay, python, tests) = (built(&root)?, python(&root)?, built_tests(&root, "relay")?);
-    let mut go = sdk_go::downloading(&root, &root.join("e2e/gateway"))?;
-    output(go.args(["build", "-o"]).arg(&program).arg("github.com/versity/versitygw/cmd/versitygw"))?;
-    let test = "gateway::every_record_is_in_a_bucket_of_files_once_though_its_server_is_killed";
-    run.case("to a bucket of versitygw's, which is killed", || {
-        let mut command = call(&tests, test, None);
-        command.env("CLAD_RELAY", &relay).env("CLAD_OBJECTS_PYTHON", &python).env("CLAD_GATEWAY", &program);
-        shows(command.env("CLAD_RELAY_KILLS", GATEWAY_KILLS))
-    });
+    let build = |sources: &str, package: &str| {
+        let program = target(&root).join(sources.replace('/', "-"));
+        let mut go = sdk_go::downloading(&root, &root.join("e2e").join(sources))?;
+        output(go.args(["build", "-o"]).arg(&program).arg(package))?;
+        anyhow::Ok(program)
+    };
+    for (case, test, program, sources, package) in [
+        (
+            "to a bucket of versitygw's, which is killed",
+            "gateway::every_record_is_in_a_bucket_of_files_once_though_its_server_is_killed",
+            "CLAD_GATEWAY",
+            "gateway",
+            "github.com/versity/versitygw/cmd/versitygw",
+        ),
+        (
+            "to OpenTelemetry's collector",
+            "collector::every_record_is_in_the_file_of_a_collector_over_deaths_and_lost_answers",
+            "CLAD_OTLP_COLLECTOR",
+            "otlp/collector",
+            ".",
+        ),
+    ] {
+        run.case(case, || {
+            let mut command = call(&tests, test, None);
+            command.env(program, build(sources, package)?).env("CLAD_RELAY", &relay);
+            command.env("CLAD_OBJECTS_PYTHON", &python).env("CLAD_RELAY_KILLS", DESTINATION_KILLS.to_string());
+            shows(&mut command)
+        });
+    }
     Ok(())
 }
 
@@ -331,6 +350,8 @@ fn relay_target(root: &Path) -> PathBuf {
 
 fn cargo(root: &Path, words: &[&str]) -> Result<()> {
     let mut cargo = super::sim::cargo(&root.join("relay"));
-    cargo.env("CFLAGS", "-O1"); // librdkafka, in half of the time
+    if !words.contains(&"--release") {
+        cargo.env("CFLAGS", "-O1"); // librdkafka, in half of the time
+    }
     output(super::set_apart(&mut cargo, root, &relay_target(root)).args(words)).map(drop)
 }
