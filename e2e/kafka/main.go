@@ -1,6 +1,7 @@
 // What a test does to a topic of Kafka beside clad-relay, and what a consumer of another make finds in it.
 //
 //	kafka SERVER make TOPIC PARTITIONS [KEY=VALUE...] · remove TOPIC · publish TOPIC TEXT · trim TOPIC OFFSET · read TOPIC [LAST]
+//	deny TOPIC USER · allow TOPIC USER · quota CLIENT BYTES_A_SECOND (0 ends it)
 //
 // `read` prints a line of JSON for each message that is committed, by partitions, in their order; of the last so many offsets.
 package main
@@ -84,6 +85,33 @@ func run(server, command string, args []string) error {
 		done, err := admin.DeleteRecords(ctx, offsets)
 		if err == nil {
 			err = done.Error()
+		}
+		return err
+	case "deny", "allow":
+		acl := kadm.NewACLs().Deny("User:" + args[1]).DenyHosts().Topics(topic).Operations(kadm.OpWrite)
+		acl.ResourcePatternType(kadm.ACLPatternLiteral)
+		if command == "deny" {
+			done, err := admin.CreateACLs(ctx, acl)
+			for _, one := range done {
+				err = errors.Join(err, one.Err)
+			}
+			return err
+		}
+		done, err := admin.DeleteACLs(ctx, acl)
+		for _, one := range done {
+			err = errors.Join(err, one.Err)
+		}
+		return err
+	case "quota":
+		rate, err := strconv.ParseFloat(args[1], 64)
+		if err != nil {
+			return err
+		}
+		of := kadm.ClientQuotaEntity{{Type: "client-id", Name: &args[0]}}
+		change := kadm.AlterClientQuotaOp{Key: "producer_byte_rate", Value: rate, Remove: rate == 0}
+		done, err := admin.AlterClientQuotas(ctx, []kadm.AlterClientQuotaEntry{{Entity: of, Ops: []kadm.AlterClientQuotaOp{change}}})
+		for _, one := range done {
+			err = errors.Join(err, one.Err)
 		}
 		return err
 	case "read":

@@ -1,6 +1,6 @@
 // What a test does to a stream of NATS beside clad-relay, and what a consumer of another make finds in it.
 //
-//	nats SERVER make STREAM SUBJECT [MAX_AGE] · purge STREAM · remove STREAM · publish SUBJECT TEXT · read STREAM ·
+//	nats SERVER make STREAM SUBJECT [MAX_AGE] · limit STREAM MESSAGES · purge STREAM · remove STREAM · publish SUBJECT TEXT · read STREAM ·
 //	last STREAM HEADER · count STREAM · flood SUBJECT MESSAGES BYTES PENDING
 //	nats FOLDER accounts
 //
@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -89,6 +90,18 @@ func run(server, command string, args []string) error {
 			config.Duplicates = config.MaxAge
 		}
 		_, err = js.CreateStream(ctx, config)
+		return err
+	case "limit":
+		stream, err := js.Stream(ctx, args[0])
+		if err != nil {
+			return err
+		}
+		config := stream.CachedInfo().Config
+		config.Discard = jetstream.DiscardNew
+		if config.MaxMsgs, err = strconv.ParseInt(args[1], 10, 64); err != nil {
+			return err
+		}
+		_, err = js.UpdateStream(ctx, config)
 		return err
 	case "purge":
 		stream, err := js.Stream(ctx, args[0])

@@ -73,7 +73,9 @@ impl Server {
              user_relay=\"{PASSWORD}\";\n\
              listener.name.tls.scram-sha-256.sasl.jaas.config={MODULES}.scram.ScramLoginModule required;\n\
              listener.name.tls.scram-sha-512.sasl.jaas.config={MODULES}.scram.ScramLoginModule required;\n\
-             ssl.keystore.type=PEM\nssl.keystore.location={}\n",
+             ssl.keystore.type=PEM\nssl.keystore.location={}\n\
+             authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer\n\
+             super.users=User:ANONYMOUS\nallow.everyone.if.no.acl.found=true\n",
             folder.display(),
             data.join("server.pem").display(),
         );
@@ -574,4 +576,31 @@ fn without_transactions_nothing_is_missing_and_what_comes_again_is_whole() {
     once.dedup_by(|two, one| two.first == one.first && two.data == one.data && two.end == one.end);
     assert_chain(&once, &bodies(&daemon));
     println!("kills: {} without transactions, {} messages, {again} of them again", 2 * kills, found.len());
+}
+
+#[test]
+#[ignore = "needs clad-relay: `cargo xtask ci relay`"]
+fn what_a_server_forbids_or_throttles_is_waited_for() {
+    const QUOTA: &str = "10000";
+    let (daemon, server) = (small().start(), Server::start());
+    server.make(&[]);
+    let lines = within_tls(&server, "password") + "\nsasl = \"PLAIN\"\nformat = \"body\"\ncompression = \"none\"";
+    let mut relay = relay_at(&daemon, server.within_tls, &lines);
+    relay.start();
+    Numbers::new(&daemon).append(20, 100);
+    wait_stored(&mut relay, &daemon);
+    // A right is taken, and given back.
+    server.client(&["deny", TOPIC, "relay"]);
+    let before = server.end();
+    Numbers::new(&daemon).append(20, 100);
+    wait("it says that the server forbids it", || relay.said().contains("uthorization"));
+    assert_eq!(server.end(), before);
+    server.client(&["allow", TOPIC, "relay"]);
+    wait_stored(&mut relay, &daemon);
+    // Slower than a transaction of all these may take. Who appends them does not wait for that.
+    server.client(&["quota", "clad-relay-test", QUOTA]);
+    Numbers::new(&daemon).append(400, 200);
+    assert!(server.end() < end(&daemon), "nothing is throttled");
+    wait_stored(&mut relay, &daemon);
+    assert_chain(&server.read(), &bodies(&daemon));
 }

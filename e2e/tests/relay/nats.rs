@@ -48,12 +48,7 @@ impl Server {
     pub(super) fn start_with(more: &str, client: Vec<(&'static str, String)>) -> Self {
         let (scratch, port) = (Scratch::new(), clad_e2e::fixed_port());
         let address = SocketAddr::from(([127, 0, 0, 1], port));
-        let store = scratch.data().join("store");
-        let text = format!(
-            "listen: \"{address}\"\nmax_payload: 65536\njetstream {{ store_dir: \"{}\", sync_interval: always }}\n{more}",
-            store.display()
-        );
-        fs::write(scratch.data().join("nats.conf"), text).expect("written");
+        configure(&scratch, address, more);
         let child = Self::child(&scratch);
         let server = Self { child, address, scratch, client };
         server.wait();
@@ -64,6 +59,13 @@ impl Server {
         let mut command = Command::new(std::env::var("CLAD_NATS_SERVER").expect("call `cargo xtask ci relay`"));
         command.arg("-c").arg(scratch.data().join("nats.conf"));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts")
+    }
+
+    /// From now on it has other lines.
+    pub(super) fn restart_with(&mut self, more: &str) {
+        self.kill9();
+        configure(&self.scratch, self.address, more);
+        self.restart();
     }
 
     fn wait(&self) {
@@ -138,6 +140,15 @@ impl Server {
         let said = self.client(&["last", STREAM, "Clad-End"]);
         if said.is_empty() { 0 } else { said.trim().parse().expect("a number") }
     }
+}
+
+fn configure(scratch: &Scratch, address: SocketAddr, more: &str) {
+    let store = scratch.data().join("store");
+    let text = format!(
+        "listen: \"{address}\"\nmax_payload: 65536\njetstream {{ store_dir: \"{}\", sync_interval: always }}\n{more}",
+        store.display()
+    );
+    fs::write(scratch.data().join("nats.conf"), text).expect("written");
 }
 
 pub(crate) fn bytes_of(hex: &str) -> Vec<u8> {
@@ -490,6 +501,47 @@ fn an_outage_of_the_server_is_waited_out() {
     numbers.append(300, 1000);
     wait("it says so", || relay.said().contains("the server takes nothing now, and is asked again"));
     server.restart();
+    wait_stored(&mut relay, &daemon);
+    assert_chain(&server.read(), &bodies(&daemon));
+}
+
+#[test]
+#[ignore = "needs clad-relay: `cargo xtask ci relay`"]
+fn a_full_stream_and_a_server_that_forbids_are_waited_for() {
+    const MESSAGES_MAX: u64 = 30;
+    let users = |denied: &str| {
+        format!(
+            "authorization {{ users = [{{ user: reader, password: a }}, {{ user: relay, password: secret, permissions: \
+             {{ publish: {{ deny: \"{denied}\" }} }} }}] }}\n"
+        )
+    };
+    let daemon = small().start();
+    let reader = vec![("CLAD_NATS_USER", "reader:a".to_owned())];
+    let mut server = Server::start_with(&users("nothing"), reader);
+    server.make();
+    server.client(&["limit", STREAM, &MESSAGES_MAX.to_string()]);
+    let password = server.scratch.data().join("password");
+    fs::write(&password, "secret").expect("written");
+    let more =
+        format!("format = \"body\"\nuser = \"relay\"\npassword_file = \"{}\"\ntimeout = \"1s\"", password.display());
+    let mut relay = relay_at("test", &daemon, server.address, &more);
+    relay.start();
+    Numbers::new(&daemon).append(2 * MESSAGES_MAX, 100);
+    wait("it says that the stream is full", || relay.said().contains("maximum messages exceeded"));
+    assert_eq!(server.count(), MESSAGES_MAX);
+    server.client(&["limit", STREAM, "-1"]);
+    wait_stored(&mut relay, &daemon);
+    // A right is taken, and given back.
+    server.restart_with(&users(SUBJECT));
+    Numbers::new(&daemon).append(20, 100);
+    wait("it says that the server forbids it", || {
+        assert_eq!(relay.child.as_mut().expect("it runs").try_wait().expect("a child"), None, "{}", relay.said());
+        relay.said().contains("asked again")
+    });
+    let before = server.count();
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(server.count(), before);
+    server.restart_with(&users("nothing"));
     wait_stored(&mut relay, &daemon);
     assert_chain(&server.read(), &bodies(&daemon));
 }

@@ -47,7 +47,7 @@ const DESTINATIONS: [(&str, &str); 6] = [
     ("to Kafka over kills", "kafka::every_record_is_in_a_topic_once_over_kills_and_lost_answers"),
 ];
 
-const CASES: [(&str, &str, &str); 50] = [
+const CASES: [(&str, &str, &str); 52] = [
     ("relay", "lines become records", "files::lines_are_records_with_the_bytes_that_they_have"),
     ("relay", "records of several lines", "files::a_record_of_several_lines_is_one"),
     ("relay", "files from now on", "files::a_relay_that_begins_now_leaves_what_is_old_and_nothing_behind_it"),
@@ -103,6 +103,11 @@ const CASES: [(&str, &str, &str); 50] = [
         "messages of OTLP, too large, or gone",
         "nats::a_message_is_an_append_and_what_is_too_large_or_gone_is_said",
     ),
+    (
+        "relay",
+        "a full stream, and a server of NATS that forbids",
+        "nats::a_full_stream_and_a_server_that_forbids_are_waited_for",
+    ),
     ("relay", "NATS within TLS, and who the relay is", "nats_identity::a_relay_says_who_it_is_within_tls_in_each_way"),
     ("relay", "a server of NATS that is away", "nats::an_outage_of_the_server_is_waited_out"),
     (
@@ -121,6 +126,7 @@ const CASES: [(&str, &str, &str); 50] = [
         "Kafka at least once, by both kinds of SCRAM, over kills",
         "kafka::without_transactions_nothing_is_missing_and_what_comes_again_is_whole",
     ),
+    ("relay", "Kafka that forbids and throttles", "kafka::what_a_server_forbids_or_throttles_is_waited_for"),
     ("relay", "partitions of Kafka, and an outage", "kafka::components_have_partitions_and_an_outage_is_waited_out"),
     (
         "relay",

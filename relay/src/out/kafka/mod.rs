@@ -43,8 +43,21 @@ struct Batch {
 }
 
 impl Batch {
-    fn has_room(&self) -> bool {
-        self.messages.len() < MESSAGES_MAX && self.bytes < BYTES_MAX
+    fn has_room(&self, messages_max: usize) -> bool {
+        self.messages.len() < messages_max && self.bytes < BYTES_MAX
+    }
+
+    /// The first messages, so many at most. The others are due at once.
+    fn first(&mut self, messages_max: usize) -> Self {
+        let rest = self.messages.split_off(messages_max.min(self.messages.len()));
+        let mut first = std::mem::take(self);
+        if !rest.is_empty() {
+            rest.into_iter().for_each(|message| self.push(message));
+            self.due = first.due;
+            first.bytes -= self.bytes;
+            first.records -= self.records;
+        }
+        first
     }
 
     fn push(&mut self, message: Message) {
@@ -67,8 +80,11 @@ struct Brought {
 /// Brings a log to a topic, until the relay is stopped.
 pub(crate) async fn run(from: &FromClad, to: &ToKafka, name: &str, dead_letters: &Path, mut stop: Stop) -> Result<()> {
     let mut stopping = stop.clone();
+    // Half of a transaction that came to nothing, twice one that is committed: a server that throttles takes longer for a
+    // large one than an answer may take, again and again.
+    let mut messages_max = MESSAGES_MAX;
     super::again_and_again(&mut stop, async |brought| {
-        connection(from, to, name, dead_letters, &mut stopping, brought).await
+        connection(from, to, name, dead_letters, &mut stopping, brought, &mut messages_max).await
     })
     .await
 }
@@ -81,6 +97,7 @@ async fn connection(
     dead_letters: &Path,
     stop: &mut Stop,
     brought: &mut bool,
+    messages_max: &mut usize,
 ) -> Result<(), Trouble> {
     let opened = tokio::select! {
         opened = open(from, to, name) => opened?,
@@ -91,17 +108,18 @@ async fn connection(
     let mut writer = Some(writer);
     let mut batch = Batch::default();
     let mut under_way: Option<UnderWay> = None;
-    let mut is_stopping = false;
+    let (mut is_stopping, mut messages) = (false, 0);
     let done = loop {
-        let is_due = batch.due.is_some_and(|due| !batch.has_room() || Instant::now() >= due);
+        let is_due = batch.due.is_some_and(|due| !batch.has_room(*messages_max) || Instant::now() >= due);
         if let Some(writer) = writer.take_if(|_| is_due) {
-            let batch = std::mem::take(&mut batch);
-            under_way = Some((batch.records, spawn_blocking(|| write(writer, batch))));
+            let first = batch.first(*messages_max);
+            messages = first.messages.len();
+            under_way = Some((first.records, spawn_blocking(|| write(writer, first))));
         }
         if is_stopping && under_way.is_none() {
             break Ok(());
         }
-        let (has_room, commit_due) = (batch.has_room() && !is_stopping, source.commit_due());
+        let (has_room, commit_due) = (batch.has_room(*messages_max) && !is_stopping, source.commit_due());
         let due = batch.due.filter(|_| under_way.is_none());
         tokio::select! {
             biased;
@@ -117,12 +135,16 @@ async fn connection(
                 match done.context("the thread of a transaction has panicked")? {
                     Ok(done) => {
                         *brought = true;
+                        *messages_max = (*messages_max * 2).min(MESSAGES_MAX);
                         metrics::stored(records.into(), done.bytes as u64);
                         source.note(note(done.progress));
                         source.done(done.place);
                         writer = Some(done.writer);
                     }
-                    Err(trouble) => break Err(trouble),
+                    Err(trouble) => {
+                        *messages_max = (messages / 2).max(1);
+                        break Err(trouble);
+                    }
                 }
             }
             next = source.next(), if has_room => {
@@ -375,4 +397,31 @@ async fn on_a_thread<T: Send + 'static>(
     let (to, name) = (to.clone(), name.to_owned());
     let done = spawn_blocking(move || of(&to, &name)).await;
     done.context("a thread has panicked").map_err(Trouble::Stop)?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_is_parted_and_the_rest_is_due() {
+        let log_id: LogId = "0123456789abcdef0123456789abcdef".parse().expect("an id");
+        let message = |first| Message {
+            place: message::Place { log_id, epoch: 1, first, end: first + 1, append: None, gap: None },
+            payload: vec![0; 10].into(),
+            records: 1,
+            time: None,
+            component: None,
+        };
+        let mut batch = Batch::default();
+        (0..5).for_each(|number| batch.push(message(number)));
+        let due = batch.due;
+        let numbers = |batch: &Batch| batch.messages.iter().map(|message| message.place.first).collect::<Vec<_>>();
+        let first = batch.first(2);
+        assert_eq!((numbers(&first), first.bytes, first.records), (vec![0, 1], 20, 2));
+        assert_eq!((numbers(&batch), batch.bytes, batch.records, batch.due), (vec![2, 3, 4], 30, 3, due));
+        let rest = batch.first(10);
+        assert_eq!((numbers(&rest), rest.bytes), (vec![2, 3, 4], 30));
+        assert!(batch.messages.is_empty() && batch.due.is_none() && batch.bytes == 0);
+    }
 }
