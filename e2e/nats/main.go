@@ -14,7 +14,6 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -121,10 +120,11 @@ func run(server, command string, args []string) error {
 		if err != nil {
 			return err
 		}
-		last, err := stream.GetMsg(ctx, stream.CachedInfo().State.LastSeq)
-		if errors.Is(err, jetstream.ErrMsgNotFound) {
+		state := stream.CachedInfo().State
+		if state.Msgs == 0 {
 			return nil
 		}
+		last, err := stream.GetMsg(ctx, state.LastSeq)
 		if err != nil {
 			return err
 		}

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clad_e2e::{Daemon, Raw, Setup};
 use clad_proto::AckLevel;
 use clad_proto::grpc::opentelemetry::proto::logs::v1::LogRecord;
+use prost::Message as _;
 
 use super::endpoint::{Act, Endpoint, body, number};
 use super::{Relay, wait};
@@ -231,4 +232,24 @@ fn a_log_that_was_cut_back_stops_it_with_both_places() {
     assert!(said.contains("begins where `start` says"), "{said}");
     relay.start();
     endpoint.wait_for("the ten once more", |records| records.len() >= before + 10);
+}
+
+#[test]
+#[ignore = "needs clad-relay: `cargo xtask ci relay`"]
+fn an_endpoint_that_is_slow_gets_smaller_requests() {
+    const BYTES_A_SECOND: usize = 200_000;
+    let daemon = small().start();
+    Numbers::new(&daemon, 0).append(400, 2000);
+    let endpoint = Endpoint::start();
+    endpoint.answers(|request| {
+        std::thread::sleep(Duration::from_secs_f64(request.encoded_len() as f64 / BYTES_A_SECOND as f64));
+        Act::Take
+    });
+    let mut relay = relay(&daemon, &endpoint, "");
+    let text = fs::read_to_string(relay.file()).expect("its file") + "timeout = \"1s\"\n";
+    fs::write(relay.file(), text).expect("written");
+    relay.start();
+    let end = super::objects::end(&daemon);
+    wait("all is answered", || relay.say("status").contains(&format!("next offset  {end}\n")));
+    assert_eq!(once(&endpoint.records()), numbers(400));
 }

@@ -34,7 +34,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::Stop;
 use crate::config::{FromClad, ToOtlp};
 use crate::metrics;
-use otlp::{Answer, Otlp};
+use otlp::{Answer, Otlp, TIMEOUT};
 use source::Source;
 pub(crate) use source::{begin, status};
 
@@ -118,14 +118,16 @@ pub(crate) async fn run(from: &FromClad, to: &ToOtlp, name: &str, dead_letters: 
         opened = Source::open(from, name, format!("to {}", to.endpoint)) => opened?,
         _ = stopping.wait_for(|stop| *stop) => return Ok(()),
     };
+    // Less where a request was not answered in time, twice as much with each that is: a slow one would be sent again and again.
+    let mut request_bytes = REQUEST_BYTES;
     loop {
         let parts = tokio::select! {
-            parts = collect(&mut source) => parts?,
+            parts = collect(&mut source, request_bytes) => parts?,
             _ = stop.wait_for(|stop| *stop) => break,
         };
         if !parts.parts.is_empty() {
             tokio::select! {
-                sent = bring(&endpoint, &parts.parts, dead_letters) => sent?,
+                sent = bring(&endpoint, &parts.parts, dead_letters, &mut request_bytes) => sent?,
                 // What is under way is sent again at the next start: the endpoint may have it twice then.
                 _ = stop.wait_for(|stop| *stop) => break,
             }
@@ -140,10 +142,10 @@ pub(crate) async fn run(from: &FromClad, to: &ToOtlp, name: &str, dead_letters: 
 }
 
 /// As many appends as make a request, or as come in time; none after a while, so that the cursor moves.
-async fn collect(source: &mut Source) -> Result<Parts> {
+async fn collect(source: &mut Source, request_bytes: usize) -> Result<Parts> {
     let mut parts = Parts::default();
     let until = Instant::now() + LINGER;
-    while parts.bytes < REQUEST_BYTES {
+    while parts.bytes < request_bytes {
         let Ok(next) = timeout_at(until, source.next()).await else { break };
         let (event, place) = next?;
         source.begin(&event, place).await?;
@@ -228,20 +230,24 @@ fn gap_message(gap: Gap, log_id: &str) -> ResourceLogs {
 }
 
 /// Sends until the endpoint has taken or refused each.
-async fn bring(endpoint: &Otlp, parts: &[Part], dead_letters: &Path) -> Result<()> {
+async fn bring(endpoint: &Otlp, parts: &[Part], dead_letters: &Path, request_bytes: &mut usize) -> Result<()> {
     let mut waiting = vec![parts];
     while let Some(parts) = waiting.pop() {
         let logs = parts.iter().map(|part| part.message.clone()).collect();
         let request = ExportLogsServiceRequest { resource_logs: logs }.encode_to_vec();
         let records: u64 = parts.iter().map(|part| u64::from(part.count)).sum();
-        match until_answered(endpoint, &request).await {
-            Answer::Taken => metrics::stored(records, request.len() as u64),
+        match until_answered(endpoint, &request, parts.len() > 1).await {
+            Answer::Taken => {
+                *request_bytes = (*request_bytes * 2).min(REQUEST_BYTES);
+                metrics::stored(records, request.len() as u64);
+            }
             Answer::TakenInPart { rejected, text } => {
                 metrics::stored(records.saturating_sub(rejected), request.len() as u64);
                 bury(dead_letters, parts, rejected, &text)?;
             }
             // One append cannot be made smaller: a message is a whole one, or copies could not be recognised.
-            Answer::TooLarge | Answer::Refused(_) if parts.len() > 1 => {
+            Answer::TooLarge | Answer::Refused(_) | Answer::NotNow { .. } if parts.len() > 1 => {
+                *request_bytes = request.len() / 2;
                 let (before, behind) = parts.split_at(parts.len() / 2);
                 waiting.extend([behind, before]);
             }
@@ -253,8 +259,8 @@ async fn bring(endpoint: &Otlp, parts: &[Part], dead_letters: &Path) -> Result<(
     Ok(())
 }
 
-/// Sends until there is an answer for good.
-async fn until_answered(endpoint: &Otlp, request: &[u8]) -> Answer {
+/// Sends until there is an answer for good, or, if it can be parted, it was not answered in time.
+async fn until_answered(endpoint: &Otlp, request: &[u8], can_part: bool) -> Answer {
     let (mut pause, mut said) = (FIRST_PAUSE, false);
     loop {
         match endpoint.send(request).await {
@@ -262,6 +268,9 @@ async fn until_answered(endpoint: &Otlp, request: &[u8]) -> Answer {
                 metrics::retried(reason);
                 if !std::mem::replace(&mut said, true) {
                     tracing::warn!("the endpoint takes nothing now, and is asked again: {text}");
+                }
+                if reason == TIMEOUT && can_part {
+                    return Answer::NotNow { reason, text, after };
                 }
                 sleep(after.unwrap_or(pause).min(LONGEST_PAUSE)).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);

@@ -14,6 +14,8 @@ use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, Hea
 
 use crate::config::ToOtlp;
 
+/// The reason of a request that was not answered in time.
+pub(super) const TIMEOUT: &str = "timeout";
 /// The most of an answer that is looked at.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
@@ -88,7 +90,7 @@ fn gzip(request: &[u8]) -> Vec<u8> {
 
 fn not_now(error: &reqwest::Error) -> Answer {
     let reason = match error {
-        error if error.is_timeout() => "timeout",
+        error if error.is_timeout() => TIMEOUT,
         error if error.is_connect() => "connect",
         _ => "connection",
     };

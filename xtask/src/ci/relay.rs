@@ -47,7 +47,7 @@ const DESTINATIONS: [(&str, &str); 6] = [
     ("to Kafka over kills", "kafka::every_record_is_in_a_topic_once_over_kills_and_lost_answers"),
 ];
 
-const CASES: [(&str, &str, &str); 52] = [
+const CASES: [(&str, &str, &str); 53] = [
     ("relay", "lines become records", "files::lines_are_records_with_the_bytes_that_they_have"),
     ("relay", "records of several lines", "files::a_record_of_several_lines_is_one"),
     ("relay", "files from now on", "files::a_relay_that_begins_now_leaves_what_is_old_and_nothing_behind_it"),
@@ -72,6 +72,7 @@ const CASES: [(&str, &str, &str); 52] = [
     ("relay", "a circle", "forward::a_circle_is_refused"),
     ("relay", "a far log within TLS", "forward::a_far_log_within_tls_takes_what_a_rule_lets_the_relay_forward"),
     ("relay", "an endpoint that refuses", "out::what_an_endpoint_does_not_take_is_split_kept_or_noted"),
+    ("relay", "an endpoint that is slow", "out::an_endpoint_that_is_slow_gets_smaller_requests"),
     ("relay", "an endpoint that is away", "out::an_outage_is_held_and_without_a_hold_the_gap_is_said"),
     ("relay", "a log that was cut back", "out::a_log_that_was_cut_back_stops_it_with_both_places"),
     (
