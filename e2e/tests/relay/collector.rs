@@ -45,7 +45,7 @@ impl Collector {
     }
 
     fn child(scratch: &Scratch) -> Child {
-        let program = std::env::var("CLAD_OTLP_COLLECTOR").expect("call `cargo xtask ci relay collector`");
+        let program = std::env::var("CLAD_OTLP_COLLECTOR").expect("call `cargo xtask ci relay others`");
         let mut command = Command::new(program);
         command.arg("--config").arg(scratch.data().join("collector.yaml"));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts")
@@ -98,7 +98,7 @@ impl Drop for Collector {
 
 #[expect(clippy::print_stdout, reason = "the figures of the case")]
 #[test]
-#[ignore = "needs a collector: `cargo xtask ci relay collector`"]
+#[ignore = "needs a collector: `cargo xtask ci relay others`"]
 fn every_record_is_in_the_file_of_a_collector_over_deaths_and_lost_answers() {
     let kills = super::number("CLAD_RELAY_KILLS");
     let (mut daemon, mut collector) = (small().start(), Collector::start());
