@@ -601,6 +601,13 @@ fn what_a_server_forbids_or_throttles_is_waited_for() {
     server.client(&["quota", "clad-relay-test", QUOTA]);
     Numbers::new(&daemon).append(400, 200);
     assert!(server.end() < end(&daemon), "nothing is throttled");
+    wait("a transaction that comes to nothing", || relay.said().contains("Timed out"));
+    let half = server.end();
+    wait("a smaller one", || server.end() > half);
+    // Smaller ones end within an append, too: there another process goes on.
+    relay.kill9();
+    server.client(&["quota", "clad-relay-test", "0"]);
+    relay.start();
     wait_stored(&mut relay, &daemon);
     assert_chain(&server.read(), &bodies(&daemon));
 }
