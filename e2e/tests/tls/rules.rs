@@ -427,21 +427,31 @@ fn syslog_and_relp_keep_to_the_rules() {
     let mut session = TcpStream::connect(relp).expect("connected");
     session.set_read_timeout(Some(TEST_TIMEOUT)).expect("a timeout");
     let frame = |number: u32, command: &str, data: &str| format!("{number} {command} {} {data}\n", data.len());
+    // Many pairs: a message may have its level before the next is refused, or after.
+    const PAIRS: u32 = 300;
     let mut asked = frame(1, "open", "relp_version=0");
-    for (number, program) in [(2, "app-1"), (3, "other"), (4, "app-2")] {
-        asked += &frame(number, "syslog", &message(program));
+    for pair in 1..=PAIRS {
+        asked += &frame(2 * pair, "syslog", &message(&format!("app-{pair}")));
+        asked += &frame(2 * pair + 1, "syslog", &message("other"));
     }
-    asked += "5 close 0\n";
+    asked += &frame(2 * PAIRS + 2, "close", "");
     session.write_all(asked.as_bytes()).expect("sent");
-    let mut answers = String::new();
-    session.read_to_string(&mut answers).expect("answers");
+    let mut answers = Vec::new();
+    let ended = session.read_to_end(&mut answers);
+    let answers = String::from_utf8_lossy(&answers);
+    ended.unwrap_or_else(|error| panic!("{error} after {answers}"));
     let lines: Vec<&str> = answers.lines().filter(|line| line.contains(" rsp ")).collect();
-    assert_eq!(lines.len(), 5, "{answers}");
-    assert!(lines[1] == "2 rsp 6 200 OK" && lines[3] == "4 rsp 6 200 OK", "{answers}");
-    assert!(lines[2].starts_with("3 rsp ") && lines[2].contains("500 this peer may not append"), "{answers}");
+    assert_eq!(lines.len(), 2 * PAIRS as usize + 2, "{answers}");
+    for pair in 1..=PAIRS {
+        let [stored, refused] = [2 * pair, 2 * pair + 1];
+        assert_eq!(lines[stored as usize - 1], format!("{stored} rsp 6 200 OK"));
+        let refusal = lines[refused as usize - 1];
+        assert!(refusal.starts_with(&format!("{refused} rsp ")) && refusal.contains("500 this peer may not append"));
+    }
     let text = |body: &[u8]| String::from_utf8_lossy(body).into_owned();
     let bodies: Vec<String> = served(&daemon.address("unix")).iter().map(|stored| text(&stored.body)).collect();
-    assert_eq!(bodies, ["of app", "of app-1", "of app-2"]);
+    let wanted = (1..=PAIRS).map(|pair| format!("of app-{pair}"));
+    assert_eq!(bodies, ["of app".to_owned()].into_iter().chain(wanted).collect::<Vec<_>>());
 }
 
 /// The decision, its rule, and an exit code for programs.

@@ -208,25 +208,30 @@ impl RelpSession {
     }
 
     async fn reach_level(&mut self) -> Result<(), SessionEnd> {
-        while !self.given.is_empty() {
+        loop {
+            // First: an admission notes levels too, and nothing would come after the last of them.
+            self.answer().await?;
+            if self.given.is_empty() {
+                return Ok(());
+            }
             let progress = tokio::select! {
                 progress = self.intake.appends.progress() => progress,
                 () = self.input.stopped() => return Err(SessionEnd::Leave),
             };
             progress.map_err(SessionEnd::Refused)?;
-            self.answer().await?;
         }
-        Ok(())
     }
 
     /// Ends the session from this side, once what was given has its level.
     async fn close(&mut self) {
         let answered = async {
-            while !self.given.is_empty() {
-                self.intake.appends.progress().await.map_err(SessionEnd::Refused)?;
+            loop {
                 self.answer().await?;
+                if self.given.is_empty() {
+                    return Ok::<(), SessionEnd>(());
+                }
+                self.intake.appends.progress().await.map_err(SessionEnd::Refused)?;
             }
-            Ok::<(), SessionEnd>(())
         };
         let _ = timeout(CLOSE_TIMEOUT, answered).await;
         let closed = async {
