@@ -17,7 +17,7 @@ pub(crate) use kafka::ToKafka;
 #[cfg(feature = "kafka")]
 pub(crate) use kafka::{Compression, PartitionBy};
 pub(crate) use nats::{ToNats, Who as NatsWho};
-pub(crate) use objects::{Format, Place, ToObjects};
+pub(crate) use objects::{Format, OBJECT_BYTES_MIN, Place, ToObjects};
 pub(crate) use otlp::ToOtlp;
 
 #[derive(Debug, Deserialize)]

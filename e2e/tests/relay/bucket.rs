@@ -9,8 +9,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use clad_e2e::{Scratch, TEST_TIMEOUT};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 /// What the proxy does with a request.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +24,8 @@ pub(crate) enum Act {
     Say(u16),
     /// The connection ends at once.
     Cut,
+    /// A slow link of so many bytes a second: what takes longer than this is not forwarded.
+    Slow(usize, Duration),
 }
 
 type Script = Box<dyn FnMut(&str) -> Act + Send>;
@@ -38,6 +42,7 @@ pub(crate) struct Bucket {
 pub(crate) struct Between {
     server: SocketAddr,
     proxy: SocketAddr,
+    scheme: &'static str,
     script: Arc<Mutex<Script>>,
     ended: Arc<AtomicBool>,
 }
@@ -53,11 +58,20 @@ fn python() -> String {
 
 impl Bucket {
     pub(crate) fn start() -> Self {
+        Self::start_with(None)
+    }
+
+    /// The relay comes to it within TLS.
+    pub(crate) fn within_tls(settings: Arc<ServerConfig>) -> Self {
+        Self::start_with(Some(settings))
+    }
+
+    fn start_with(tls: Option<Arc<ServerConfig>>) -> Self {
         let server = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port");
         let mut moto = Command::new(python());
         moto.args(["-m", "moto.server", "-H", "127.0.0.1", "-p", &server.port().to_string()]);
         let moto = moto.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("moto starts");
-        let bucket = Self { moto, server, between: Between::start(server), scratch: Scratch::new() };
+        let bucket = Self { moto, server, between: Between::start(server, tls), scratch: Scratch::new() };
         super::wait("moto", || TcpStream::connect(server).is_ok());
         bucket.make();
         bucket
@@ -96,9 +110,18 @@ impl Bucket {
 
     /// Keys of all objects, ascending.
     pub(crate) fn keys(&self) -> Vec<String> {
+        self.listed("Key")
+    }
+
+    /// Bytes of each object, by their keys.
+    pub(super) fn sizes(&self) -> Vec<usize> {
+        self.listed("Size").iter().map(|size| size.parse().expect("a number")).collect()
+    }
+
+    fn listed(&self, what: &str) -> Vec<String> {
         let listed = String::from_utf8(self.ask("GET", "?list-type=2", b"").1).expect("XML");
-        let keys = listed.split("<Key>").skip(1).filter_map(|rest| rest.split("</Key>").next());
-        keys.map(str::to_owned).collect()
+        let (begin, end) = (format!("<{what}>"), format!("</{what}>"));
+        listed.split(&begin).skip(1).filter_map(|rest| rest.split(&end).next()).map(str::to_owned).collect()
     }
 
     /// Keys of the Parquet files.
@@ -137,22 +160,29 @@ impl Bucket {
 }
 
 impl Between {
-    pub(super) fn start(server: SocketAddr) -> Self {
+    pub(super) fn start(server: SocketAddr, tls: Option<Arc<ServerConfig>>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let proxy = listener.local_addr().expect("bound");
         let script: Arc<Mutex<Script>> = Arc::new(Mutex::new(Box::new(|_: &str| Act::Forward)));
         let ended = Arc::new(AtomicBool::new(false));
+        let scheme = if tls.is_some() { "https" } else { "http" };
         let (by, end) = (script.clone(), ended.clone());
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 if end.load(Ordering::Relaxed) {
                     break;
                 }
-                let by = by.clone();
-                std::thread::spawn(move || drop(serve(&stream, server, &by)));
+                let (by, tls) = (by.clone(), tls.clone());
+                std::thread::spawn(move || match tls {
+                    None => drop(serve(stream, server, &by)),
+                    Some(settings) => {
+                        let session = ServerConnection::new(settings).expect("a session");
+                        drop(serve(StreamOwned::new(session, stream), server, &by));
+                    }
+                });
             }
         });
-        Self { server, proxy, script, ended }
+        Self { server, proxy, scheme, script, ended }
     }
 
     pub(super) fn acts(&self, script: impl FnMut(&str) -> Act + Send + 'static) {
@@ -165,9 +195,9 @@ impl Between {
         }
         let folder = folder.display();
         format!(
-            "[to.objects]\nurl = \"s3://{BUCKET}/logs\"\nendpoint = \"http://{}\"\nregion = \"us-east-1\"\n\
+            "[to.objects]\nurl = \"s3://{BUCKET}/logs\"\nendpoint = \"{}://{}\"\nregion = \"us-east-1\"\n\
              access_key_file = \"{folder}/access\"\nsecret_key_file = \"{folder}/secret\"\ntimeout = \"10s\"\n",
-            self.proxy
+            self.scheme, self.proxy
         )
     }
 
@@ -200,8 +230,8 @@ impl Drop for Bucket {
 }
 
 /// One request a connection: moto is asked to close behind its answer, which is then whole.
-fn serve(stream: &TcpStream, server: SocketAddr, script: &Mutex<Script>) -> std::io::Result<()> {
-    let (mut input, mut output) = (BufReader::new(stream), stream);
+fn serve(stream: impl Read + Write, server: SocketAddr, script: &Mutex<Script>) -> std::io::Result<()> {
+    let mut input = BufReader::new(stream);
     let (mut head, mut line, mut length) = (String::new(), String::new(), 0);
     while input.read_line(&mut line)? > 0 && line.trim() != "" {
         let lower = line.to_ascii_lowercase();
@@ -216,24 +246,37 @@ fn serve(stream: &TcpStream, server: SocketAddr, script: &Mutex<Script>) -> std:
     if head.is_empty() {
         return Ok(());
     }
-    let mut body = vec![0; length];
-    input.read_exact(&mut body)?;
     let first = head.lines().next().unwrap_or_default().to_owned();
     let act = script.lock().expect("whole")(&first);
+    let mut body = vec![0; length];
+    match act {
+        Act::Slow(bytes_per_second, longest) => {
+            let began = Instant::now();
+            for part in body.chunks_mut(bytes_per_second / 20) {
+                input.read_exact(part)?;
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            if began.elapsed() > longest {
+                return Ok(());
+            }
+        }
+        _ => input.read_exact(&mut body)?,
+    }
     match act {
         Act::Cut => return Ok(()),
         Act::Say(status) => {
             let answer = format!("HTTP/1.1 {status} X\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
-            return output.write_all(answer.as_bytes());
+            return input.get_mut().write_all(answer.as_bytes());
         }
-        Act::Forward | Act::ForwardAndCut => {}
+        Act::Forward | Act::ForwardAndCut | Act::Slow(..) => {}
     }
     let mut far = TcpStream::connect(server)?;
     far.write_all(&[head.as_bytes(), b"connection: close\r\n\r\n", &body].concat())?;
     let mut answer = Vec::new();
     far.read_to_end(&mut answer)?;
-    if matches!(act, Act::Forward) {
-        output.write_all(&answer)?;
+    if !matches!(act, Act::ForwardAndCut) {
+        input.get_mut().write_all(&answer)?;
+        input.get_mut().flush()?;
     }
     Ok(())
 }

@@ -55,6 +55,16 @@ impl Numbers {
             self.sequence += records;
         }
     }
+
+    /// Appends of one record each, of bytes that do not become fewer.
+    pub(crate) fn append_noise(&mut self, appends: u64, bytes: usize) {
+        let mut rng = Rng::new(self.sequence + 1);
+        for _ in 0..appends {
+            let body: Vec<u8> = (0..bytes).map(|_| b'!' + rng.below(90) as u8).collect();
+            self.raw.append_acked(self.sequence, AckLevel::Durable, &[&body]);
+            self.sequence += 1;
+        }
+    }
 }
 
 /// The appends of a log in their order: records, checksum, payload.

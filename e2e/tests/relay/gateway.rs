@@ -72,7 +72,7 @@ impl Drop for Gateway {
 fn every_record_is_in_a_bucket_of_files_once_though_its_server_is_killed() {
     let kills = super::number("CLAD_RELAY_KILLS");
     let (mut daemon, mut gateway) = (small().start(), Gateway::start());
-    let between = Between::start(gateway.address);
+    let between = Between::start(gateway.address, None);
     let lost = Arc::new(AtomicU64::new(0));
     let (mut creations, counter) = (0, lost.clone());
     between.acts(move |first| {

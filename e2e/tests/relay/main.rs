@@ -19,6 +19,7 @@ mod forward;
 mod gateway;
 mod journal;
 mod kafka;
+mod links;
 mod nats;
 mod nats_identity;
 mod objects;

@@ -7,7 +7,7 @@ use bytesize::ByteSize;
 use serde::Deserialize;
 
 /// Sizes of an object: below it is no more than its footer, and above it one request takes no more.
-const OBJECT_BYTES_MIN: u64 = 64 << 10;
+pub(crate) const OBJECT_BYTES_MIN: u64 = 64 << 10;
 const OBJECT_BYTES_MAX: u64 = 1 << 30;
 
 /// Object storage.

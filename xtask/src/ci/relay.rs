@@ -47,7 +47,7 @@ const DESTINATIONS: [(&str, &str); 6] = [
     ("to Kafka over kills", "kafka::every_record_is_in_a_topic_once_over_kills_and_lost_answers"),
 ];
 
-const CASES: [(&str, &str, &str); 53] = [
+const CASES: [(&str, &str, &str); 55] = [
     ("relay", "lines become records", "files::lines_are_records_with_the_bytes_that_they_have"),
     ("relay", "records of several lines", "files::a_record_of_several_lines_is_one"),
     ("relay", "files from now on", "files::a_relay_that_begins_now_leaves_what_is_old_and_nothing_behind_it"),
@@ -89,6 +89,12 @@ const CASES: [(&str, &str, &str); 53] = [
     ),
     ("relay", "an archive that retention overtook", "objects::what_retention_took_is_an_object_without_a_row"),
     ("relay", "a bucket that is away", "objects::a_bucket_that_is_away_is_waited_for_and_nothing_is_missing"),
+    ("relay", "a bucket within TLS", "links::a_bucket_within_tls_is_one_whose_certificate_is_right"),
+    (
+        "relay",
+        "a bucket over a slow link",
+        "links::over_a_slow_link_objects_are_smaller_and_nothing_is_missing_or_there_twice",
+    ),
     ("relay", "an archive that has expired", "objects::an_archive_that_has_expired_stops_it_until_a_person_goes_on"),
     ("relay", "two relays at one stream", "nats::two_relays_at_one_stream_make_one_chain"),
     ("relay", "a stream that was purged", "nats::a_stream_goes_on_though_its_messages_were_removed"),

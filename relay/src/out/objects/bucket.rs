@@ -25,7 +25,7 @@ use tokio::time::sleep;
 use super::names::{self, Names};
 use super::object::Described;
 use super::raw;
-use crate::config::{Format, Place, ToObjects};
+use crate::config::{Format, OBJECT_BYTES_MIN, Place, ToObjects};
 use crate::metrics;
 
 /// Pauses between tries.
@@ -33,6 +33,9 @@ const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// The end of a Parquet file: the length of its footer, and four letters.
 const TAIL_BYTES: u64 = 8;
+
+/// Name of a failure in the metrics: there was no answer in time.
+const TIMEOUT: &str = "timeout";
 
 /// The bucket.
 pub(super) struct Bucket {
@@ -50,6 +53,8 @@ pub(super) enum Created {
     Exists,
     /// There is no bucket.
     NoBucket,
+    /// It was not stored within the longest time of a request, and a smaller one may be. Or it is there, and the answer is late.
+    TooSlow,
 }
 
 /// An object under one of our names.
@@ -94,13 +99,28 @@ impl Bucket {
 
     /// Asks until there is an answer for good: what is there, or that nothing or something is.
     async fn ask<T>(&self, what: &str, question: impl AsyncFn() -> Result<T, Error>) -> Result<T, Error> {
+        self.ask_until(what, question, |_| false).await
+    }
+
+    /// As [`ask`](Self::ask), or until a failure with this name in the metrics.
+    async fn ask_until<T>(
+        &self,
+        what: &str,
+        question: impl AsyncFn() -> Result<T, Error>,
+        is_enough: impl Fn(&str) -> bool,
+    ) -> Result<T, Error> {
         let (mut pauses, mut said) = (Pauses::new(), false);
         loop {
             match question().await {
                 Err(error) if !is_answer(&error) => {
-                    metrics::retried(reason(&error));
+                    let words = in_words(&error);
+                    let reason = reason(&error, &words);
+                    metrics::retried(reason);
+                    if is_enough(reason) {
+                        return Err(error);
+                    }
                     if !std::mem::replace(&mut said, true) {
-                        tracing::warn!("{} does not {what} now, and is asked again: {error}", self.url);
+                        tracing::warn!("{} does not {what} now, and is asked again: {words}", self.url);
                     }
                     pauses.pause().await;
                 }
@@ -228,12 +248,16 @@ impl Bucket {
         }
     }
 
-    /// Creates an object, if there is none.
+    /// Creates an object, if there is none. What is not stored in time is not sent again whole, where it can be smaller.
     pub(super) async fn create(&self, path: &Path, payload: &PutPayload, attributes: Attributes) -> Result<Created> {
         let attributes = if self.has_metadata { attributes } else { Attributes::new() };
         let options = || PutOptions { mode: PutMode::Create, attributes: attributes.clone(), ..PutOptions::default() };
-        match self.ask("store", async || self.store.put_opts(path, payload.clone(), options()).await).await {
+        let question = async || self.store.put_opts(path, payload.clone(), options()).await;
+        let is_small = payload.content_length() as u64 <= OBJECT_BYTES_MIN;
+        let is_too_slow = |reason: &str| reason == TIMEOUT && !is_small;
+        match self.ask_until("store", question, is_too_slow).await {
             Ok(_) => Ok(Created::Done),
+            Err(error) if !is_answer(&error) => Ok(Created::TooSlow),
             Err(Error::AlreadyExists { .. }) => Ok(Created::Exists),
             Err(Error::NotFound { .. }) => {
                 self.no_bucket(&mut false);
@@ -299,22 +323,31 @@ const fn is_answer(error: &Error) -> bool {
     )
 }
 
-/// A failure's name in the metrics.
-fn reason(error: &Error) -> &'static str {
-    if matches!(error, Error::PermissionDenied { .. } | Error::Unauthenticated { .. }) {
-        return "forbidden";
-    }
+/// A failure with its causes: the last of them is what a person can act on. Some repeat what is below them.
+fn in_words(error: &Error) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
     while let Some(next) = cause {
-        text.push_str(&next.to_string());
+        let words = next.to_string();
+        if !text.contains(&words) {
+            text.push_str(": ");
+            text.push_str(&words);
+        }
         cause = next.source();
+    }
+    text
+}
+
+/// A failure's name in the metrics.
+fn reason(error: &Error, text: &str) -> &'static str {
+    if matches!(error, Error::PermissionDenied { .. } | Error::Unauthenticated { .. }) {
+        return "forbidden";
     }
     let has = |words: &[&str]| words.iter().any(|word| text.contains(word));
     match () {
         () if has(&["SlowDown", "429 "]) => "throttled",
         () if has(&["502 ", "503 ", "504 "]) => "unavailable",
-        () if has(&["timed out", "Timeout", "timeout"]) => "timeout",
+        () if has(&["timed out", "Timeout", "timeout"]) => TIMEOUT,
         () if has(&["onnection refused", "connect error", "dns error"]) => "connect",
         () if has(&["status code", "error response", "LocalFileSystem"]) => "error",
         () => "connection",

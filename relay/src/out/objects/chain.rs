@@ -60,6 +60,8 @@ pub(super) enum Stored {
     Ours,
     /// Somebody else's is there: what was built is of no use.
     Theirs,
+    /// So many bytes take longer than one request may: they are there or not, and are to be fewer.
+    TooSlow(u64),
 }
 
 /// What a cursor's note says: the history, and where its last object begins.
@@ -205,6 +207,7 @@ impl<'a> Chain<'a> {
                     self.go_behind(described);
                     return Ok(Stored::Ours);
                 }
+                Created::TooSlow => return Ok(Stored::TooSlow(payload.content_length() as u64)),
                 Created::NoBucket => {
                     pauses.pause().await;
                     self.ensure_still_there().await?;
@@ -293,7 +296,7 @@ async fn begin_at(bucket: &Bucket, names: &Names, place: Cursor, history: u32) -
         match bucket.create(&path, &payload, Attributes::new()).await? {
             Created::Done => return Ok(true),
             Created::Exists if bucket.read(&path).await?.is_some() => return Ok(false),
-            Created::Exists | Created::NoBucket => pauses.pause().await,
+            Created::Exists | Created::NoBucket | Created::TooSlow => pauses.pause().await,
         }
     }
 }

@@ -4,6 +4,8 @@
 //! - The bucket is the checkpoint. Its objects are a chain: each begins at the offset where the one before ends ([`chain`]).
 //! - The cursor moves when an object is stored and the store has said so. So the log holds what is not archived.
 //! - An object has every offset from its first to its last. What the log does not have any more is an object without a row.
+//! - An object that is not stored within `timeout` is built again half as large, from the log. After one that was stored in a
+//!   quarter of it the next may be twice as large: over any link the archive goes on.
 //! - Memory does not grow with an outage: one object is built or under way, up to `object_bytes`, beside one row group and its
 //!   encoding.
 //!
@@ -35,7 +37,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::source::{Cursored, Source, start};
 use crate::Stop;
-use crate::config::{FromClad, ToObjects};
+use crate::config::{FromClad, OBJECT_BYTES_MIN, ToObjects};
 use crate::metrics;
 use bucket::Bucket;
 use chain::{Chain, Stored};
@@ -53,6 +55,8 @@ enum End {
     Stopped,
     /// Somebody else has stored what was to come next.
     Overtaken,
+    /// An object of so many bytes was not stored in time.
+    TooSlow(u64),
 }
 
 /// An archive that is written.
@@ -65,20 +69,32 @@ struct Archive<'a> {
     begun_at: Instant,
     is_at_end: bool,
     max_age: Duration,
+    /// Size of an object over this link, at most as configured.
     object_bytes: u64,
+    object_bytes_max: u64,
+    timeout: Duration,
 }
 
 /// Brings a log to a bucket, until the relay is stopped.
 pub(crate) async fn run(from: &FromClad, to: &ToObjects, name: &str, mut stop: Stop) -> Result<()> {
-    let bucket = Bucket::open(to)?;
+    let (bucket, mut object_bytes) = (Bucket::open(to)?, to.object_bytes.as_u64());
     loop {
         let mut archive = tokio::select! {
-            opened = open(from, to, name, &bucket) => opened?,
+            opened = open(from, to, name, &bucket, object_bytes) => opened?,
             _ = stop.wait_for(|stop| *stop) => return Ok(()),
         };
-        if archive.bring(&mut stop).await? == End::Stopped {
-            return Ok(());
-        }
+        object_bytes = match archive.bring(&mut stop).await? {
+            End::Stopped => return Ok(()),
+            End::Overtaken => archive.object_bytes,
+            End::TooSlow(bytes) => {
+                let smaller = (bytes / 2).max(OBJECT_BYTES_MIN);
+                tracing::warn!(
+                    "{bytes} bytes were not stored within to.objects.timeout: objects have {smaller} for now. A longer \
+                     to.objects.timeout, or less to.objects.object_bytes, saves the tries"
+                );
+                smaller
+            }
+        };
     }
 }
 
@@ -98,7 +114,13 @@ pub(crate) async fn begin(from: &FromClad, to: &ToObjects, name: &str, is_at_cur
     Ok(format!("{name} begins history {history} of the archive at offset {}", place.offset))
 }
 
-async fn open<'a>(from: &FromClad, to: &ToObjects, name: &str, bucket: &'a Bucket) -> Result<Archive<'a>> {
+async fn open<'a>(
+    from: &FromClad,
+    to: &ToObjects,
+    name: &str,
+    bucket: &'a Bucket,
+    object_bytes: u64,
+) -> Result<Archive<'a>> {
     let address = from.address()?;
     let near = Cursored::connect(&address, name).await?;
     let chain = Chain::open(bucket, to.format, &near, address, start(from, &near)).await?;
@@ -112,7 +134,9 @@ async fn open<'a>(from: &FromClad, to: &ToObjects, name: &str, bucket: &'a Bucke
         begun_at: Instant::now(),
         is_at_end: false,
         max_age: to.max_age()?,
-        object_bytes: to.object_bytes.as_u64(),
+        object_bytes,
+        object_bytes_max: to.object_bytes.as_u64(),
+        timeout: to.timeout()?,
     })
 }
 
@@ -152,8 +176,10 @@ impl Archive<'_> {
                     // What is under way is stored or not: the next start sees which.
                     _ = stop.wait_for(|stop| *stop) => return Ok(End::Stopped),
                 };
-                if matches!(stored, Stored::Theirs) {
-                    return Ok(End::Overtaken);
+                match stored {
+                    Stored::Ours => {}
+                    Stored::Theirs => return Ok(End::Overtaken),
+                    Stored::TooSlow(bytes) => return Ok(End::TooSlow(bytes)),
                 }
             }
             self.source.commit_in_time().await?;
@@ -176,8 +202,9 @@ impl Archive<'_> {
         if let Some(building) = self.building.take() {
             let history = self.chain.history();
             let (described, payload) = building.finish(history, self.read)?;
-            if matches!(self.store(described, payload).await?, Stored::Theirs) {
-                return Ok(Stored::Theirs);
+            let stored = self.store(described, payload).await?;
+            if !matches!(stored, Stored::Ours) {
+                return Ok(stored);
             }
         }
         let Some((gap, place)) = gap else { return Ok(Stored::Ours) };
@@ -192,7 +219,7 @@ impl Archive<'_> {
     async fn store(&mut self, described: Described, payload: object_store::PutPayload) -> Result<Stored> {
         let (records, bytes) = (described.records, payload.content_length() as u64);
         let count = u32::try_from(records).unwrap_or(u32::MAX);
-        let waiting = Waiting::of(count);
+        let (waiting, began) = (Waiting::of(count), Instant::now());
         let stored = self.chain.store(&described, &payload).await?;
         drop(waiting);
         if matches!(stored, Stored::Ours) {
@@ -201,6 +228,9 @@ impl Archive<'_> {
             self.source.note(self.chain.note());
             self.source.done(self.chain.place());
             self.source.commit().await?;
+            if bytes >= self.object_bytes / 2 && began.elapsed() < self.timeout / 4 {
+                self.object_bytes = (self.object_bytes * 2).min(self.object_bytes_max);
+            }
         }
         Ok(stored)
     }
