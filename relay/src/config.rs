@@ -117,11 +117,13 @@ pub(crate) enum To {
 
 /// Form of a message of NATS or Kafka.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum MessageFormat {
     /// An append each: `ExportLogsServiceRequest` of OTLP as protobuf.
     #[default]
     Otlp,
+    /// A record each: the same as JSON.
+    OtlpJson,
     /// A record each: its body.
     Body,
 }

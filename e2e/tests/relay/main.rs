@@ -18,6 +18,7 @@ mod fleet;
 mod forward;
 mod gateway;
 mod journal;
+mod json;
 mod kafka;
 mod links;
 mod nats;

@@ -36,7 +36,7 @@ pub(super) struct Found {
     first: u64,
     end: u64,
     gap: Option<String>,
-    data: Vec<u8>,
+    pub(super) data: Vec<u8>,
 }
 
 impl Server {
@@ -164,7 +164,7 @@ impl Drop for Server {
 }
 
 /// A relay from the beginning to a server, with more lines of `[to.nats]`.
-fn relay_at(name: &str, daemon: &Daemon, address: SocketAddr, more: &str) -> Relay {
+pub(super) fn relay_at(name: &str, daemon: &Daemon, address: SocketAddr, more: &str) -> Relay {
     relay_to(name, daemon, &format!("nats://{address}"), more)
 }
 

@@ -10,12 +10,13 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use clad_client::{Chunk, Cursor, Event, GapReason, LogId};
+use clad_proto::RecordView;
 use clad_proto::grpc::opentelemetry::proto::collector::logs::v1::ExportLogsServiceRequest;
 use clad_proto::grpc::opentelemetry::proto::logs::v1::LogRecord;
 use prost::Message as _;
 
 use super::source::Append;
-use super::{add_place, message_of, note_dead_letters, value, with_records};
+use super::{add_place, message_of, note_dead_letters, otlp_json, value, with_records};
 use crate::config::MessageFormat;
 use crate::metrics;
 
@@ -202,17 +203,27 @@ fn messages(chunk: &Chunk, behind: Cursor, format: MessageFormat, max_bytes: usi
                 first = end;
             }
         }
-        MessageFormat::Body => {
+        MessageFormat::OtlpJson | MessageFormat::Body => {
+            let log_id = behind.log_id.to_string();
+            let payload = |offset, view: &RecordView<'_>| {
+                if matches!(format, MessageFormat::Body) {
+                    let mut body = Vec::new();
+                    value::body(&mut body, view);
+                    return body;
+                }
+                let mut record = clad_proto::otlp::message_of(view);
+                add_place(&mut record, &log_id, chunk.epoch(), offset);
+                otlp_json::request(&with_records(chunk, vec![record]))
+            };
             let mut records = chunk.records().peekable();
             let mut first = chunk.first_offset();
-            while let Some((_, view)) = records.next() {
+            while let Some((offset, view)) = records.next() {
                 let end = records.peek().map_or(behind.offset, |(offset, _)| *offset);
-                let mut body = Vec::new();
-                value::body(&mut body, &view);
-                messages.push(if body.len() > max_bytes {
-                    too_large(first, end, body.len())
+                let payload = payload(offset, &view);
+                messages.push(if payload.len() > max_bytes {
+                    too_large(first, end, payload.len())
                 } else {
-                    message(place(first, end), body, 1)
+                    message(place(first, end), payload, 1)
                 });
                 first = end;
             }

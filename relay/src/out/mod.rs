@@ -15,6 +15,7 @@ mod message;
 pub(crate) mod nats;
 pub(crate) mod objects;
 mod otlp;
+mod otlp_json;
 mod source;
 mod value;
 

@@ -70,7 +70,7 @@ fn string(out: &mut Vec<u8>, text: &str) {
     let _ = serde_json::to_writer(out, text);
 }
 
-const fn no_number(number: f64) -> &'static str {
+pub(super) const fn no_number(number: f64) -> &'static str {
     if number.is_nan() {
         "NaN"
     } else if number > 0.0 {

@@ -47,7 +47,7 @@ const DESTINATIONS: [(&str, &str); 6] = [
     ("to Kafka over kills", "kafka::every_record_is_in_a_topic_once_over_kills_and_lost_answers"),
 ];
 
-const CASES: [(&str, &str, &str); 55] = [
+const CASES: [(&str, &str, &str); 56] = [
     ("relay", "lines become records", "files::lines_are_records_with_the_bytes_that_they_have"),
     ("relay", "records of several lines", "files::a_record_of_several_lines_is_one"),
     ("relay", "files from now on", "files::a_relay_that_begins_now_leaves_what_is_old_and_nothing_behind_it"),
@@ -110,6 +110,7 @@ const CASES: [(&str, &str, &str); 55] = [
         "messages of OTLP, too large, or gone",
         "nats::a_message_is_an_append_and_what_is_too_large_or_gone_is_said",
     ),
+    ("relay", "messages of OTLP's JSON", "json::a_message_of_json_is_a_record_that_a_clad_takes"),
     (
         "relay",
         "a full stream, and a server of NATS that forbids",
