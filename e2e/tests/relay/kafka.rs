@@ -32,7 +32,7 @@ pub(crate) struct Server {
     child: Child,
     address: SocketAddr,
     within_tls: SocketAddr,
-    proxy: Proxy,
+    proxy: Option<Proxy>,
     scratch: Scratch,
 }
 
@@ -52,11 +52,22 @@ pub(crate) struct Found {
 
 impl Server {
     pub(crate) fn start() -> Self {
-        let scratch = Scratch::new();
-        let [address, controller, behind, within_tls] =
-            [(); 4].map(|()| SocketAddr::from(([127, 0, 0, 1], clad_e2e::fixed_port())));
+        let behind = SocketAddr::from(([127, 0, 0, 1], clad_e2e::fixed_port()));
         let proxy = Proxy::to(Place::Tcp(behind), Rng::new(1));
         let &Place::Tcp(between) = proxy.place() else { panic!("another place") };
+        Self::start_at(behind, between, Some(proxy))
+    }
+
+    /// Behind something else, which is given the server's place and gives its own.
+    pub(super) fn start_behind(between: impl FnOnce(SocketAddr) -> SocketAddr) -> Self {
+        let behind = SocketAddr::from(([127, 0, 0, 1], clad_e2e::fixed_port()));
+        Self::start_at(behind, between(behind), None)
+    }
+
+    fn start_at(behind: SocketAddr, between: SocketAddr, proxy: Option<Proxy>) -> Self {
+        let scratch = Scratch::new();
+        let [address, controller, within_tls] =
+            [(); 3].map(|()| SocketAddr::from(([127, 0, 0, 1], clad_e2e::fixed_port())));
         let authority = Authority::new("kafka");
         let issued = authority.server();
         let (folder, data) = (scratch.data().join("data"), scratch.data().to_owned());
@@ -175,7 +186,11 @@ impl Server {
         said.lines().last().expect("its line").to_owned()
     }
 
-    fn make(&self, more: &[&str]) {
+    fn proxy(&self) -> &Proxy {
+        self.proxy.as_ref().expect("a proxy")
+    }
+
+    pub(super) fn make(&self, more: &[&str]) {
         self.client(&[&["make", TOPIC, "1"], more].concat());
     }
 
@@ -203,7 +218,7 @@ impl Server {
     }
 
     /// Where the last message ends.
-    fn end(&self) -> u64 {
+    pub(super) fn end(&self) -> u64 {
         // What was given up is in the partition, too: where nothing else is at its end, all is looked at.
         let last = |found: Vec<Found>| found.last().map(|found| found.end);
         last(self.read_by(&["read", TOPIC, "100"])).or_else(|| last(self.read())).unwrap_or(0)
@@ -218,7 +233,7 @@ impl Drop for Server {
 }
 
 /// A relay from the beginning to a server, with more lines of `[to.kafka]`.
-fn relay_at(daemon: &Daemon, address: SocketAddr, more: &str) -> Relay {
+pub(super) fn relay_at(daemon: &Daemon, address: SocketAddr, more: &str) -> Relay {
     let relay = Relay::new(daemon, "");
     let socket = daemon.socket();
     let text = format!(
@@ -235,7 +250,7 @@ fn relay(daemon: &Daemon, server: &Server) -> Relay {
 }
 
 /// Waits until the relay's cursor is at the end of the log.
-fn wait_stored(relay: &mut Relay, daemon: &Daemon) {
+pub(super) fn wait_stored(relay: &mut Relay, daemon: &Daemon) {
     let end = end(daemon);
     wait("all in the topic", || {
         relay.keep();
@@ -244,7 +259,7 @@ fn wait_stored(relay: &mut Relay, daemon: &Daemon) {
 }
 
 /// Each message goes on where the one before it ends, and has the body that the log has there.
-fn assert_chain(found: &[Found], here: &[(u64, String)]) {
+pub(super) fn assert_chain(found: &[Found], here: &[(u64, String)]) {
     for two in found.windows(2) {
         assert_eq!(two[0].end, two[1].first, "{two:?}");
     }
@@ -264,7 +279,7 @@ fn every_record_is_in_a_topic_once_over_kills_and_lost_answers() {
     let kills = super::number("CLAD_RELAY_KILLS");
     let (mut daemon, mut server) = (small().start(), Server::start());
     server.make(&[]);
-    let &Place::Tcp(between) = server.proxy.place() else { panic!("another place") };
+    let &Place::Tcp(between) = server.proxy().place() else { panic!("another place") };
     let mut relay = relay_at(&daemon, between, "format = \"body\"");
     relay.start();
     for kill in 0..kills {
@@ -300,18 +315,18 @@ fn every_record_is_in_a_topic_once_over_kills_and_lost_answers() {
             }
             // Requests come through, and their answers are lost.
             3 | 5 => {
-                server.proxy.delay_answers(LATE_ANSWERS);
+                server.proxy().delay_answers(LATE_ANSWERS);
                 Numbers::new(&daemon).append(5, 10);
                 std::thread::sleep(Duration::from_millis(kill * 37 % 400));
-                server.proxy.delay_answers(Duration::ZERO);
-                server.proxy.cut();
+                server.proxy().delay_answers(Duration::ZERO);
+                server.proxy().cut();
             }
             // A server takes seconds to start.
             _ if kill % 24 == 4 => {
                 server.kill9();
                 server.restart();
             }
-            _ => server.proxy.halve(),
+            _ => server.proxy().halve(),
         }
         relay.keep();
     }

@@ -20,6 +20,7 @@ mod gateway;
 mod journal;
 mod json;
 mod kafka;
+mod kafka_commits;
 mod links;
 mod nats;
 mod nats_identity;

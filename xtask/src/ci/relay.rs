@@ -47,7 +47,7 @@ const DESTINATIONS: [(&str, &str); 6] = [
     ("to Kafka over kills", "kafka::every_record_is_in_a_topic_once_over_kills_and_lost_answers"),
 ];
 
-const CASES: [(&str, &str, &str); 56] = [
+const CASES: [(&str, &str, &str); 57] = [
     ("relay", "lines become records", "files::lines_are_records_with_the_bytes_that_they_have"),
     ("relay", "records of several lines", "files::a_record_of_several_lines_is_one"),
     ("relay", "files from now on", "files::a_relay_that_begins_now_leaves_what_is_old_and_nothing_behind_it"),
@@ -122,6 +122,11 @@ const CASES: [(&str, &str, &str); 56] = [
         "relay",
         "a topic that is another one, or was restored",
         "kafka::a_topic_that_is_another_or_has_less_stops_it_until_a_person_goes_on",
+    ),
+    (
+        "relay",
+        "a commit of Kafka that nobody hears of",
+        "kafka_commits::a_commit_that_nobody_hears_of_is_asked_for_and_each_message_is_there_once",
     ),
     ("relay", "two processes at one topic", "kafka::a_second_process_of_a_relay_ends_the_first"),
     (
