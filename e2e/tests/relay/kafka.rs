@@ -129,12 +129,12 @@ impl Server {
         wait("the topics", || ends(&["read", "ready"]) || ends(&["make", "ready", "1"]));
     }
 
-    fn kill9(&mut self) {
+    pub(super) fn kill9(&mut self) {
         self.child.kill().expect("killed");
         self.child.wait().expect("ended");
     }
 
-    fn restart(&mut self) {
+    pub(super) fn restart(&mut self) {
         self.child = Self::child(&self.scratch);
         self.wait();
     }
@@ -215,6 +215,16 @@ impl Server {
             }
         };
         self.client(words).lines().map(found).collect()
+    }
+
+    /// Where each message ends; each begins where the one before it ends, and the first at 0.
+    pub(super) fn chain(&self) -> Vec<u64> {
+        let found = self.read();
+        let ends: Vec<u64> = found.iter().map(|found| found.end).collect();
+        assert!(
+            found.iter().map(|found| found.first).eq(std::iter::once(0).chain(ends.iter().copied()).take(ends.len()))
+        );
+        ends
     }
 
     /// Where the last message ends.

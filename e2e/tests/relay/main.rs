@@ -26,6 +26,7 @@ mod nats;
 mod nats_identity;
 mod objects;
 mod out;
+mod outage;
 mod rotation;
 mod speed;
 mod tls;

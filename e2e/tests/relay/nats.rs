@@ -135,6 +135,16 @@ impl Server {
         self.client(&["read", STREAM]).lines().map(found).collect()
     }
 
+    /// Where each message ends; each begins where the one before it ends, and the first at 0.
+    pub(super) fn chain(&self) -> Vec<u64> {
+        let found = self.read();
+        let ends: Vec<u64> = found.iter().map(|found| found.end).collect();
+        assert!(
+            found.iter().map(|found| found.first).eq(std::iter::once(0).chain(ends.iter().copied()).take(ends.len()))
+        );
+        ends
+    }
+
     /// Where the last message ends.
     fn end(&self) -> u64 {
         let said = self.client(&["last", STREAM, "Clad-End"]);

@@ -33,6 +33,10 @@ const MAVEN_COPY: &str = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1
 const SPEED: &str = "speed::of_each_destination";
 const SPEED_RECORDS: &str = "2000000";
 const SPEED_RECORDS_AS_CASE: &str = "6400";
+/// The test of an outage, and how long it is: by hand, and as a case.
+const OUTAGE: &str = "outage::of_every_destination_is_waited_out_in_flat_memory";
+const OUTAGE_SECONDS: &str = "3600";
+const OUTAGE_SECONDS_AS_CASE: &str = "5";
 
 /// From a clad to each destination over kills: they wait more than they work, and run beside the others.
 const DESTINATIONS: [(&str, &str); 6] = [
@@ -47,7 +51,7 @@ const DESTINATIONS: [(&str, &str); 6] = [
     ("to Kafka over kills", "kafka::every_record_is_in_a_topic_once_over_kills_and_lost_answers"),
 ];
 
-const CASES: [(&str, &str, &str); 57] = [
+const CASES: [(&str, &str, &str); 58] = [
     ("relay", "lines become records", "files::lines_are_records_with_the_bytes_that_they_have"),
     ("relay", "records of several lines", "files::a_record_of_several_lines_is_one"),
     ("relay", "files from now on", "files::a_relay_that_begins_now_leaves_what_is_old_and_nothing_behind_it"),
@@ -148,6 +152,7 @@ const CASES: [(&str, &str, &str); 57] = [
     ),
     ("relay", "an outage in flat memory", "files::an_outage_is_waited_out_with_flat_memory"),
     ("relay", "every destination, counted", SPEED),
+    ("relay", "every destination away at once", OUTAGE),
     ("relay", "rotation by renames", "rotation::every_line_comes_once_and_in_order_over_renames_and_kills"),
     (
         "relay",
@@ -181,8 +186,9 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         [word] if word == "logs" => return real_logs(run),
         [word] if word == "speed" => return speed(run),
         [word] if word == "others" => return others(run),
-        [kills] => kills.parse().context("cargo xtask ci relay [KILLS | logs | speed | others]")?,
-        more => bail!("cargo xtask ci relay [KILLS | logs | speed | others], not {}", more.join(" ")),
+        [word] if word == "outage" => return outage(run),
+        [kills] => kills.parse().context("cargo xtask ci relay [KILLS | logs | speed | others | outage]")?,
+        more => bail!("cargo xtask ci relay [KILLS | logs | speed | others | outage], not {}", more.join(" ")),
     };
     need("logrotate", &["logrotate"])?;
     need("journalctl", &["systemd"])?;
@@ -199,14 +205,11 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     let programs = unpacked(&run.root, "journald", &PACKAGES, &["lib/systemd/systemd-journal-upload"])?;
     let (relays, uploads) = (built_tests(&run.root, "relay")?, built_tests(&run.root, "journald")?);
     let senders = built_tests(&run.root, "senders")?;
-    let python = python(&run.root)?;
-    let (nats_server, nats_client) = nats(&run.root)?;
-    let (jars, kafka_client) = kafka(&run.root)?;
+    let servers = servers(&run.root)?;
     let passes = |mut command: Command, kills: u64| {
-        command.env("CLAD_RELAY", &relay).env("CLAD_RELAY_KILLS", kills.to_string());
-        command.env("CLAD_OBJECTS_PYTHON", &python).env("CLAD_RELAY_SPEED_RECORDS", SPEED_RECORDS_AS_CASE);
-        command.env("CLAD_NATS_SERVER", &nats_server).env("CLAD_NATS_CLIENT", &nats_client);
-        command.env("CLAD_KAFKA_JARS", &jars).env("CLAD_KAFKA_CLIENT", &kafka_client);
+        command.env("CLAD_RELAY", &relay).env("CLAD_RELAY_KILLS", kills.to_string()).envs(servers.clone());
+        command.env("CLAD_RELAY_SPEED_RECORDS", SPEED_RECORDS_AS_CASE);
+        command.env("CLAD_RELAY_OUTAGE_SECONDS", OUTAGE_SECONDS_AS_CASE);
         command.env("CLAD_RELAY_ENTRIES", (kills * ENTRIES_PER_KILL).to_string());
         command.env("CLAD_JOURNALD_PROGRAMS", &programs).env("CLAD_JOURNALD_KILLS", kills.to_string());
         command.env("CLAD_SENDERS_KILLS", kills.max(SENDERS_KILLS).to_string());
@@ -278,14 +281,11 @@ fn speed(run: &mut Run) -> Result<()> {
     output(super::sim::cargo(&root).args(["build", "--release", "--quiet", "--bin", "clad", "--bin", "clactl"]))?;
     built(&root)?;
     cargo(&root, &["build", "--locked", "--quiet", "--release", FEATURES])?;
-    let (python, (nats_server, nats_client), (jars, kafka_client)) = (python(&root)?, nats(&root)?, kafka(&root)?);
-    let tests = built_tests(&root, "relay")?;
+    let (servers, tests) = (servers(&root)?, built_tests(&root, "relay")?);
     run.case("the speed to each destination", || {
         let mut command = call(&tests, SPEED, None);
         command.env("CLAD_RELAY", relay_target(&root).join("release/clad-relay")).env("CLAD_E2E_BIN", &release);
-        command.env("CLAD_OBJECTS_PYTHON", &python).env("CLAD_NATS_SERVER", &nats_server);
-        command.env("CLAD_NATS_CLIENT", &nats_client).env("CLAD_KAFKA_JARS", &jars);
-        command.env("CLAD_KAFKA_CLIENT", &kafka_client);
+        command.envs(servers);
         command.env("CLAD_RELAY_SPEED_JSON", root.join("docs/benchmarks/relay.json"));
         if std::env::var_os("CLAD_RELAY_SPEED_RECORDS").is_none() {
             command.env("CLAD_RELAY_SPEED_RECORDS", SPEED_RECORDS);
@@ -293,6 +293,29 @@ fn speed(run: &mut Run) -> Result<()> {
         shows(&mut command)
     });
     Ok(())
+}
+
+/// All destinations away for an hour, by hand.
+fn outage(run: &mut Run) -> Result<()> {
+    let root = run.root.clone();
+    let (relay, servers, tests) = (built(&root)?, servers(&root)?, built_tests(&root, "relay")?);
+    run.case("an outage of an hour", || {
+        let mut command = call(&tests, OUTAGE, None);
+        shows(command.env("CLAD_RELAY", &relay).env("CLAD_RELAY_OUTAGE_SECONDS", OUTAGE_SECONDS).envs(servers))
+    });
+    Ok(())
+}
+
+/// Variables that name the servers and clients of other makes.
+fn servers(root: &Path) -> Result<[(&'static str, PathBuf); 5]> {
+    let (python, (nats_server, nats_client), (jars, kafka_client)) = (python(root)?, nats(root)?, kafka(root)?);
+    Ok([
+        ("CLAD_OBJECTS_PYTHON", python),
+        ("CLAD_NATS_SERVER", nats_server),
+        ("CLAD_NATS_CLIENT", nats_client),
+        ("CLAD_KAFKA_JARS", jars),
+        ("CLAD_KAFKA_CLIENT", kafka_client),
+    ])
 }
 
 /// Servers that take minutes of the processors to build: versitygw, and OpenTelemetry's collector.
