@@ -97,7 +97,10 @@ impl Plan {
     /// # Errors
     /// The receiver is not there, closes, or does not take each record of each request.
     pub fn run(&self) -> Result<Sent> {
-        Builder::new_multi_thread().enable_all().build()?.block_on(self.send())
+        // One sender is one thread: what its own threads wake one another for is no time of the receiver's.
+        let mut runtime =
+            if self.connections == 1 { Builder::new_current_thread() } else { Builder::new_multi_thread() };
+        runtime.enable_all().build()?.block_on(self.send())
     }
 
     async fn send(&self) -> Result<Sent> {

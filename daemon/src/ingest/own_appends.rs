@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use clad_journal::{ResendKey, Watcher, Watermarks};
+use clad_journal::{DeferredWrite, ResendKey, Watcher, Watermarks};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo, Payload};
 
 use super::admission::{ADMISSION_TIMEOUT, Admission, Admitted, count_refusal};
@@ -73,7 +73,7 @@ impl OwnAppends {
         self.admission.admit(&self.inflight_quota, bytes).await
     }
 
-    /// Hands an append over.
+    /// Hands an append over. Returns a write that is left to the caller; where it is dropped, the journal's threads make it.
     ///
     /// # Errors
     /// Its refusal; nothing of it is stored, and the same append may be handed over again.
@@ -82,12 +82,12 @@ impl OwnAppends {
         payload: &Payload,
         key: Option<ResendKey>,
         admitted: Admitted,
-    ) -> Result<(), ErrorInfo> {
+    ) -> Result<Option<DeferredWrite>, ErrorInfo> {
         let since = admitted.at.since;
-        let (first_seq, accepted) =
+        let (first_seq, accepted, deferred) =
             self.producer.append(&self.admission, &self.peer, self.level, (payload, key), admitted)?;
         self.session.given(first_seq, &accepted, self.level, payload.bytes.len(), since);
-        Ok(())
+        Ok(deferred)
     }
 
     fn is_short_of(&self, bytes: usize) -> bool {
@@ -197,7 +197,7 @@ mod tests {
         builder.push(&Record::text(1, 9, "lost")).expect("a record");
         let payload = builder.finish();
         let admitted = appends.admit(payload.bytes.len()).await.expect("room");
-        appends.take(&payload, None, admitted).expect("taken");
+        drop(appends.take(&payload, None, admitted).expect("taken"));
         assert_eq!((appends.release(), appends.unanswered()), (Ok(()), 1), "nobody has synced it");
 
         let after = Watermarks { failures: 1, durable: 1, ..journal.watermarks() };

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use clad_journal::{Accepted, Journal, ResendKey};
+use clad_journal::{Accepted, DeferredWrite, Journal, ResendKey};
 use clad_proto::frame::{AppendHead, AppendView};
 use clad_proto::{AckLevel, ErrorInfo, Payload, ProducerId};
 
@@ -26,7 +26,8 @@ pub(crate) struct OwnProducer {
 }
 
 impl OwnProducer {
-    /// Hands an append over, under the next sequence: the first sequence, and what the journal made of it.
+    /// Hands an append over, under the next sequence: the first sequence, what the journal made of it, and a write that is
+    /// left to the caller, which the journal's threads make where it is dropped.
     ///
     /// # Errors
     /// Its refusal; nothing of it is stored.
@@ -37,19 +38,18 @@ impl OwnProducer {
         level: AckLevel,
         (payload, key): (&Payload, Option<ResendKey>),
         admitted: Admitted,
-    ) -> Result<(u64, Accepted), ErrorInfo> {
+    ) -> Result<(u64, Accepted, Option<DeferredWrite>), ErrorInfo> {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         // The gap mark: sequences of appends that the journal lost are not given again.
         let (first_seq, count, payload_crc) = (*next, payload.count, payload.checksum());
         let head = AppendHead { first_seq, count, level, gap: true, payload_crc };
         let view = AppendView { head, payload: &payload.bytes };
-        // No thread of the runtime may block: a write that is deferred is dropped, and the journal's threads make it.
-        let (accepted, _) = match key {
+        let (accepted, deferred) = match key {
             Some(key) => admission.take_once(peer, &self.producer, key, &view, admitted)?,
             None => admission.take(peer, &self.producer, &view, admitted)?,
         };
         *next += u64::from(count);
-        Ok((first_seq, accepted))
+        Ok((first_seq, accepted, deferred))
     }
 }
 

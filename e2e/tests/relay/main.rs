@@ -27,6 +27,7 @@ mod nats_identity;
 mod objects;
 mod out;
 mod outage;
+mod query;
 mod rotation;
 mod speed;
 mod tls;

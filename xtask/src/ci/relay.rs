@@ -33,6 +33,9 @@ const MAVEN_COPY: &str = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1
 const SPEED: &str = "speed::of_each_destination";
 const SPEED_RECORDS: &str = "2000000";
 const SPEED_RECORDS_AS_CASE: &str = "6400";
+/// The test of what a query of an archive reads, by hand.
+const QUERY: &str = "query::of_a_service_and_a_time_reads_few_of_the_bytes";
+const QUERY_OBJECTS: &str = "100";
 /// The test of an outage, and how long it is: by hand, and as a case.
 const OUTAGE: &str = "outage::of_every_destination_is_waited_out_in_flat_memory";
 const OUTAGE_SECONDS: &str = "3600";
@@ -285,12 +288,17 @@ fn speed(run: &mut Run) -> Result<()> {
     run.case("the speed to each destination", || {
         let mut command = call(&tests, SPEED, None);
         command.env("CLAD_RELAY", relay_target(&root).join("release/clad-relay")).env("CLAD_E2E_BIN", &release);
-        command.envs(servers);
+        command.envs(servers.clone());
         command.env("CLAD_RELAY_SPEED_JSON", root.join("docs/benchmarks/relay.json"));
         if std::env::var_os("CLAD_RELAY_SPEED_RECORDS").is_none() {
             command.env("CLAD_RELAY_SPEED_RECORDS", SPEED_RECORDS);
         }
         shows(&mut command)
+    });
+    run.case("what a query reads", || {
+        let mut command = call(&tests, QUERY, None);
+        command.env("CLAD_RELAY", relay_target(&root).join("release/clad-relay")).env("CLAD_E2E_BIN", &release);
+        shows(command.env("CLAD_RELAY_QUERY_OBJECTS", QUERY_OBJECTS).envs(servers.clone()))
     });
     Ok(())
 }

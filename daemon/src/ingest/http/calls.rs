@@ -34,6 +34,13 @@ impl Calls {
     }
 }
 
+impl Call {
+    /// True if no other call is under way.
+    pub(crate) fn is_alone(&self) -> bool {
+        *self.0.0.borrow() == 1
+    }
+}
+
 impl Drop for Call {
     fn drop(&mut self) {
         self.0.0.send_modify(|open| *open -= 1);

@@ -14,6 +14,7 @@ mod stream;
 mod streams;
 #[cfg(test)]
 mod tests;
+mod together;
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -26,7 +27,7 @@ use axum::Router;
 use axum::extract::Request;
 use axum::response::Response;
 use clad_journal::io::release_free_memory;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use tokio::sync::{mpsc, watch};
@@ -40,6 +41,7 @@ pub(crate) use calls::{CLOSE_TIMEOUT, Call, Calls};
 use listen::Connection;
 pub(crate) use listen::{Caller, Listener};
 pub(crate) use streams::{STREAMS_MAX, StreamSlot, with_stream_slots};
+use together::{Requests, Together};
 
 /// Bytes that one stream, or a whole connection, may have sent that are not taken yet. [`window`] may make it less.
 const WINDOW_BYTES: usize = 4 * 1024 * 1024;
@@ -142,7 +144,8 @@ impl Serving {
     /// One connection: HTTP/2 gets its windows when it begins.
     fn one(&self, connection: Connection) -> impl Future<Output = ()> + Send + use<> {
         let nth = self.connection_slots.open_on(metrics::Transport::Grpc);
-        let mut http = auto::Builder::new(TokioExecutor::new());
+        let requests = Requests::default();
+        let mut http = auto::Builder::new(requests.clone());
         http.http1()
             .timer(TokioTimer::new())
             .header_read_timeout(self.headers_timeout)
@@ -158,7 +161,8 @@ impl Serving {
         let service = TowerToHyperService::new(WithCaller { routes: self.routes.clone(), caller: connection.caller() });
         let mut stop = self.stop.clone();
         async move {
-            let mut served = pin!(http.serve_connection(TokioIo::new(connection), service));
+            let served = pin!(http.serve_connection(TokioIo::new(connection), service));
+            let mut served = Together::new(served, requests);
             let ended = tokio::select! {
                 ended = &mut served => Some(ended),
                 () = async { drop(stop.wait_for(|stop| *stop).await) } => None,
@@ -166,7 +170,7 @@ impl Serving {
             let ended = match ended {
                 Some(ended) => ended,
                 None => {
-                    served.as_mut().graceful_shutdown();
+                    served.connection().graceful_shutdown();
                     served.await
                 }
             };

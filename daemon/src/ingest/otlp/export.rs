@@ -3,10 +3,11 @@
 //! Invariants:
 //! - The message is checked before anything of it is stored.
 //! - A payload is encoded, and handed over at once; where there is no room it is dropped, and made again when there is.
+//! - A request that is alone writes by itself. No other request waits for the disk with it, but those of its own connection.
 //! - Not more than a connection's share of bytes waits for the disk; a longer request goes in as these are written.
 //! - At level `none` the answer is a success at once, and what is not stored is counted as dropped.
 
-use clad_journal::ResendKey;
+use clad_journal::{DeferredWrite, ResendKey};
 use clad_proto::otlp::{ExportLimits, ExportParts, ExportRequest};
 use clad_proto::{AckLevel, ErrorCode, ErrorInfo, Payload};
 
@@ -25,9 +26,11 @@ pub(super) struct Export {
     level: AckLevel,
     /// Names of the appends; absent where the journal does not know what is sent again.
     resends: Option<Resends>,
+    /// The write of all appends so far, if it is left to this request.
+    deferred: Option<DeferredWrite>,
     /// Notes for others, which may want the connection's slot, that an answer is pending.
     _pending_answer: Option<PendingAnswer>,
-    _call: Call,
+    call: Call,
 }
 
 impl Export {
@@ -46,13 +49,14 @@ impl Export {
             appends: OwnAppends::begin(service.admission, &otlp.producers, peer, level)?,
             resends,
             level,
+            deferred: None,
             _pending_answer: pending_answer,
-            _call: otlp.calls.begin(),
+            call: otlp.calls.begin(),
         })
     }
 
     /// Stores the records of a message.
-    pub(super) async fn run(mut self, message: &[u8]) -> Result<Done, Refusal> {
+    pub(super) async fn run(mut self, otlp: &Otlp, message: &[u8]) -> Result<Done, Refusal> {
         let request = ExportRequest::new(message).map_err(|error| {
             count_refusal(self.level, ErrorCode::BadRecord, 1);
             Refusal::new(OtlpCode::Invalid, error.to_string())
@@ -84,6 +88,7 @@ impl Export {
             }
             left = left.saturating_sub(u64::from(count) + u64::from(part.rejected));
         }
+        self.write(otlp);
         self.appends.reach_level().await?;
         match stored || done.rejected == 0 || self.level == AckLevel::None {
             true => Ok(done),
@@ -107,12 +112,32 @@ impl Export {
             }
             None => {
                 drop(payload);
+                // What is waited for may come by that write.
+                self.deferred = None;
                 let admitted = self.appends.admit(bytes).await?;
                 let payload = again.next().and_then(|part| part.payload);
                 (payload.expect("the same part once more"), admitted)
             }
         };
         let key: Option<ResendKey> = self.resends.as_mut().and_then(|resends| resends.next(&payload));
-        self.appends.take(&payload, key, admitted)
+        let deferred = self.appends.take(&payload, key, admitted)?;
+        self.deferred = match (self.deferred.take(), deferred) {
+            (Some(earlier), Some(later)) => Some(earlier.join(later)),
+            (earlier, later) => earlier.or(later),
+        };
+        Ok(())
+    }
+
+    /// Makes the write that was left to this request, where it is the only one: no other thread has to wake. Where others are under
+    /// way, their appends go with it, and the journal's threads make it.
+    fn write(&mut self, otlp: &Otlp) {
+        let Some(deferred) = self.deferred.take() else { return };
+        if self.level <= AckLevel::Received || !self.call.is_alone() {
+            return;
+        }
+        // A thread of the runtime waits for the disk, and gives what others wait for to another thread first.
+        if let Ok(mut buffer) = otlp.write_buffer.try_lock() {
+            tokio::task::block_in_place(|| drop(deferred.write(&mut buffer)));
+        }
     }
 }

@@ -85,7 +85,7 @@ pub(super) async fn grpc(otlp: &Otlp, request: Request<Body>) -> Result<Done, Re
         }
         true => room.transform(otlp, encoding, Format::Protobuf, message).await?,
     };
-    Export::begin(otlp, parts.extensions.get::<Caller>(), peer, level)?.run(&message).await
+    Export::begin(otlp, parts.extensions.get::<Caller>(), peer, level)?.run(otlp, &message).await
 }
 
 /// An export over HTTP.
@@ -107,5 +107,5 @@ pub(super) async fn http(otlp: &Otlp, request: Request<Body>) -> Result<Done, Re
     if encoding != Encoding::Identity || format == Format::Json {
         message = room.transform(otlp, encoding, format, message).await?;
     }
-    Export::begin(otlp, parts.extensions.get::<Caller>(), peer, level)?.run(&message).await
+    Export::begin(otlp, parts.extensions.get::<Caller>(), peer, level)?.run(otlp, &message).await
 }

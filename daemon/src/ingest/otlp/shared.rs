@@ -1,7 +1,8 @@
 //! Parts that all requests of OTLP share.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
+use clad_journal::WriteBuffer;
 use clad_proto::AckLevel;
 use tokio::sync::Semaphore;
 
@@ -30,6 +31,8 @@ pub(crate) struct Otlp {
     pub(super) transforms: Arc<Semaphore>,
     /// Bytes of bodies that wait for a larger share.
     pub(super) waiting: Arc<Quota>,
+    /// For the writes that requests make themselves: one at a time.
+    pub(super) write_buffer: Arc<Mutex<WriteBuffer>>,
 }
 
 impl Otlp {
@@ -48,6 +51,7 @@ impl Otlp {
             stream_slots: Quota::new(STREAMS_MAX),
             transforms: Arc::new(Semaphore::new(TRANSFORMS_MAX)),
             waiting: Quota::new(WAITING_BYTES),
+            write_buffer: Arc::default(),
         }
     }
 

@@ -185,7 +185,7 @@ impl Upload {
         let is_named = self.has_resend_window && entry.cursor().is_some();
         let key = is_named.then(|| resends::key(JOURNAL_IDENTITY, &payload));
         let taken = admitted.and_then(|admitted| self.appends.take(&payload, key, admitted));
-        taken.inspect_err(|error| count_refusal(self.level, error.code, 1))?;
+        drop(taken.inspect_err(|error| count_refusal(self.level, error.code, 1))?);
         self.stored += 1;
         Ok(())
     }

@@ -235,7 +235,8 @@ impl StreamIntake {
             };
             match self.appends.take(payload, None, admitted) {
                 Err(error) if is_for_now(&error) => tokio::time::sleep(RETRY_INTERVAL).await,
-                done => return done,
+                // No thread of the runtime may block: the journal's threads make the write.
+                done => return done.map(drop),
             }
         }
     }
