@@ -220,3 +220,29 @@ fn what_is_broken_is_refused_as_far_as_it_reaches() {
     }
     assert_eq!(parts(&[], LIMITS).len(), 0, "an empty request");
 }
+
+/// The SDK for JavaScript has whole milliseconds in both times.
+#[test]
+fn an_append_says_whether_the_clock_of_a_record_is_coarse() {
+    let record = |times: &(u64, u64)| logs::LogRecord {
+        time_unix_nano: times.0,
+        observed_time_unix_nano: times.1,
+        ..logs::LogRecord::default()
+    };
+    for (times, is_coarse) in [
+        (&[(1, 0)][..], false),
+        (&[(5_000_000, 7)], false),
+        (&[(1, 0), (5_000_000, 7)], false),
+        (&[(0, 0)], true),
+        (&[(5_000_000, 0)], true),
+        (&[(5_000_000, 6_000_000)], true),
+        (&[(1, 0), (5_000_000, 0)], true),
+    ] {
+        let parts = parts(&of_scopes(vec![times.iter().map(record).collect()]), LIMITS);
+        assert_eq!(parts.iter().map(|part| part.has_coarse_time).collect::<Vec<_>>(), [is_coarse], "{times:?}");
+    }
+    // Each append for itself; one that is longer than the cut is alone.
+    let long = text(300_000);
+    let parts = parts(&of_scopes(vec![vec![record(&(0, 0))], vec![long]]), LIMITS);
+    assert_eq!(parts.iter().map(|part| part.has_coarse_time).collect::<Vec<_>>(), [true, false]);
+}

@@ -19,6 +19,8 @@ use crate::{
 };
 use bytes::BufMut;
 
+const NANOS_PER_MILLI: u64 = 1_000_000;
+
 /// An encoded `ResourceLogs`.
 ///
 /// Its length is at most [`Logs::PER_PAYLOAD_BYTE`] times that of the payload that is made of it, and a few bytes for
@@ -177,8 +179,8 @@ fn put_entity(sink: &mut Sink, message: &[u8]) -> Result<(), EncodeError> {
     Ok(())
 }
 
-/// Adds a `LogRecord`; where it does not go in, nothing has changed.
-pub(super) fn put_record(builder: &mut PayloadBuilder, message: Content<'_>) -> Result<(), EncodeError> {
+/// Adds a `LogRecord`; where it does not go in, nothing has changed. True if a time of it is no whole millisecond.
+pub(super) fn put_record(builder: &mut PayloadBuilder, message: Content<'_>) -> Result<bool, EncodeError> {
     let message = message.bytes()?;
     let mut head = RecordHead::default();
     let (mut severity_text, mut event_name, mut dropped) = ("", "", 0);
@@ -200,6 +202,8 @@ pub(super) fn put_record(builder: &mut PayloadBuilder, message: Content<'_>) -> 
             _ => {}
         }
     }
+    let is_fine = |time: u64| !time.is_multiple_of(NANOS_PER_MILLI);
+    let has_fine_time = is_fine(head.time_unix_nano) || is_fine(head.observed_time_unix_nano);
     let mut writer = builder.record_within(head, |writer| {
         if let Some(body) = body {
             put_value(writer, body.fields());
@@ -210,7 +214,7 @@ pub(super) fn put_record(builder: &mut PayloadBuilder, message: Content<'_>) -> 
         writer.attributes(|pairs| put_all(pairs, Fields(message), 6));
     }
     writer.dropped_attributes_count(dropped).trace_id(trace_id).span_id(span_id).event_name(event_name);
-    writer.commit()
+    writer.commit().map(|()| has_fine_time)
 }
 
 /// Writes each `KeyValue` of a list.

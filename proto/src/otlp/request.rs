@@ -37,6 +37,8 @@ pub struct ExportLimits {
 pub struct ExportPart {
     /// The append; absent where no record of this part is good.
     pub payload: Option<Payload>,
+    /// A record of the append has whole milliseconds alone: a clock that is so coarse gives two records one time.
+    pub has_coarse_time: bool,
     /// Number of records that no retry will make good.
     pub rejected: u32,
     /// The first of them, in words.
@@ -159,7 +161,12 @@ impl<'a> ExportParts<'a> {
 
     /// Encodes records of a scope until one does not fit, and leaves that one for the next part.
     fn part(&self, resource: Resource<'a>, scope: &mut Scope<'a>) -> Result<ExportPart, OtlpError> {
-        let mut builder = self.builder(resource, scope, SPLIT_BYTES.min(self.limits.max_append_bytes))?;
+        let most = SPLIT_BYTES.min(self.limits.max_append_bytes);
+        let mut builder = self.builder(resource, scope, most)?;
+        // A record is a little longer here than it came.
+        let left = scope.left.0.len();
+        let length = (left + left / 8).min(most as usize);
+        builder.reserve(length, length);
         let mut part = ExportPart::default();
         loop {
             let before = *scope;
@@ -173,14 +180,18 @@ impl<'a> ExportParts<'a> {
                 }
                 let mut alone = self.builder(resource, scope, self.limits.max_append_bytes)?;
                 put = put_record(&mut alone, Content::Bytes(record));
-                if put.is_ok() {
+                if let Ok(has_fine_time) = put {
                     part.payload = Some(alone.finish());
+                    part.has_coarse_time = !has_fine_time;
                     return Ok(part);
                 }
             }
-            if let Err(error) = put {
-                part.rejected += 1;
-                part.first_rejected.get_or_insert_with(|| self.name(resource, before.record_index, &error));
+            match put {
+                Ok(has_fine_time) => part.has_coarse_time |= !has_fine_time,
+                Err(error) => {
+                    part.rejected += 1;
+                    part.first_rejected.get_or_insert_with(|| self.name(resource, before.record_index, &error));
+                }
             }
         }
         part.payload = (!builder.is_empty()).then(|| builder.finish());
@@ -188,7 +199,7 @@ impl<'a> ExportParts<'a> {
     }
 
     /// True if the error is of the length at which a scope is cut, not of a record's limit.
-    fn may_fit_alone(&self, put: &Result<(), EncodeError>) -> bool {
+    fn may_fit_alone(&self, put: &Result<bool, EncodeError>) -> bool {
         match put {
             Err(EncodeError::AppendFull { .. }) => true,
             Err(EncodeError::RecordTooLarge { max, .. }) => *max < self.limits.max_record_bytes.into(),
@@ -212,7 +223,8 @@ impl<'a> ExportParts<'a> {
     fn reject_all(&self, resource: Resource<'a>, scope: &mut Scope<'a>, error: &OtlpError) -> ExportPart {
         let first = self.name(resource, scope.record_index, error);
         let rejected = std::iter::from_fn(|| next(&mut scope.left, 2)).count();
-        ExportPart { payload: None, rejected: u32::try_from(rejected).unwrap_or(u32::MAX), first_rejected: Some(first) }
+        let rejected = u32::try_from(rejected).unwrap_or(u32::MAX);
+        ExportPart { rejected, first_rejected: Some(first), ..ExportPart::default() }
     }
 }
 

@@ -75,7 +75,7 @@ impl Export {
             }
             let count = part.payload.as_ref().map_or(0, |payload| payload.count);
             if let Some(payload) = part.payload {
-                match self.append(payload, &mut before).await {
+                match self.append(payload, part.has_coarse_time, &mut before).await {
                     Ok(()) => stored = true,
                     // Its component: no retry makes it good, and the others are as they were.
                     Err(error) if error.code == ErrorCode::PermissionDenied => {
@@ -103,7 +103,12 @@ impl Export {
     }
 
     /// Hands an append over, when there is room. `again` gives its payload once more.
-    async fn append(&mut self, payload: Payload, again: &mut ExportParts<'_>) -> Result<(), ErrorInfo> {
+    async fn append(
+        &mut self,
+        payload: Payload,
+        has_coarse_time: bool,
+        again: &mut ExportParts<'_>,
+    ) -> Result<(), ErrorInfo> {
         let bytes = payload.bytes.len();
         let (payload, admitted) = match self.appends.try_admit(bytes) {
             Some(admitted) => (payload, admitted),
@@ -119,7 +124,7 @@ impl Export {
                 (payload.expect("the same part once more"), admitted)
             }
         };
-        let key: Option<ResendKey> = self.resends.as_mut().and_then(|resends| resends.next(&payload));
+        let key: Option<ResendKey> = self.resends.as_mut().and_then(|resends| resends.next(&payload, has_coarse_time));
         let deferred = self.appends.take(&payload, key, admitted)?;
         self.deferred = match (self.deferred.take(), deferred) {
             (Some(earlier), Some(later)) => Some(earlier.join(later)),

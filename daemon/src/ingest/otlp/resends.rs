@@ -11,12 +11,10 @@
 use std::collections::HashMap;
 
 use clad_journal::ResendKey;
-use clad_proto::{Payload, PayloadView};
-use sha2::{Digest, Sha256};
+use clad_proto::Payload;
 
 /// Appends of a request that have names; a request of more is at least once from there.
 const NAMED_APPENDS_MAX: usize = 4096;
-const MILLISECOND_NS: u64 = 1_000_000;
 
 /// The names of one request's appends.
 pub(super) struct Resends {
@@ -31,8 +29,8 @@ impl Resends {
     }
 
     /// The name of the next append; nothing where it has none.
-    pub(super) fn next(&mut self, payload: &Payload) -> Option<ResendKey> {
-        if self.seen.len() >= NAMED_APPENDS_MAX || !has_fine_times(payload) {
+    pub(super) fn next(&mut self, payload: &Payload, has_coarse_time: bool) -> Option<ResendKey> {
+        if self.seen.len() >= NAMED_APPENDS_MAX || has_coarse_time {
             return None;
         }
         let content = digest(&[&payload.bytes]);
@@ -48,19 +46,14 @@ pub(super) fn key(identity: u64, payload: &Payload) -> ResendKey {
     ResendKey { identity, digest: digest(&[&payload.bytes]) }
 }
 
-fn has_fine_times(payload: &Payload) -> bool {
-    let is_fine = |time: u64| !time.is_multiple_of(MILLISECOND_NS);
-    PayloadView::parse(&payload.bytes, payload.count).is_ok_and(|view| {
-        view.records().all(|record| is_fine(record.time_unix_nano()) || is_fine(record.observed_time_unix_nano()))
-    })
-}
-
-/// The first half of SHA-256.
+/// The first half of BLAKE3.
 fn digest(parts: &[&[u8]]) -> [u8; 16] {
-    let mut sha = Sha256::new();
-    parts.iter().for_each(|part| sha.update(part));
+    let mut hasher = blake3::Hasher::new();
+    for part in parts {
+        hasher.update(part);
+    }
     let mut first = [0; 16];
-    first.copy_from_slice(&sha.finalize()[..16]);
+    hasher.finalize_xof().fill(&mut first);
     first
 }
 
@@ -89,25 +82,23 @@ mod tests {
     fn a_name_is_of_sender_and_content_and_of_each_of_equals() {
         let fine = payload(&[(1, 0), (1_000_000, 7)]);
         let (mut one, mut again, mut other) = (Resends::of(1), Resends::of(1), Resends::of(2));
-        let names = [one.next(&fine), one.next(&fine), one.next(&fine)];
+        let names = [(); 3].map(|()| one.next(&fine, false));
         assert!(names[0] != names[1] && names[1] != names[2] && names[0] != names[2]);
-        assert_eq!([again.next(&fine), again.next(&fine), again.next(&fine)], names);
-        assert_ne!(other.next(&fine), names[0]);
-        assert_ne!(one.next(&payload(&[(1, 0), (1_000_000, 8)])), names[0]);
+        assert_eq!([(); 3].map(|()| again.next(&fine, false)), names);
+        assert_ne!(other.next(&fine, false), names[0]);
+        assert_ne!(one.next(&payload(&[(1, 0), (1_000_000, 8)]), false), names[0]);
     }
 
-    /// The SDK for JavaScript has whole milliseconds in both times.
     #[test]
     fn what_has_a_coarse_clock_has_no_name() {
-        for times in [&[(0, 0)][..], &[(5_000_000, 0)], &[(5_000_000, 6_000_000)], &[(1, 0), (5_000_000, 0)]] {
-            assert_eq!(Resends::of(1).next(&payload(times)), None, "{times:?}");
-        }
+        assert_eq!(Resends::of(1).next(&payload(&[(1, 0)]), true), None);
     }
 
     #[test]
     fn the_names_of_a_request_are_bounded() {
         let mut names = Resends::of(1);
-        let named = (0..NAMED_APPENDS_MAX as u64 + 10).filter(|n| names.next(&payload(&[(2 * n + 1, 0)])).is_some());
+        let named =
+            (0..NAMED_APPENDS_MAX as u64 + 10).filter(|n| names.next(&payload(&[(2 * n + 1, 0)]), false).is_some());
         assert_eq!((named.count(), names.seen.len()), (NAMED_APPENDS_MAX, NAMED_APPENDS_MAX));
     }
 }
