@@ -1,11 +1,12 @@
-//! To a bucket over links of other kinds: within TLS, and slow ones.
+//! To a bucket over links of other kinds, within TLS and slow ones; and to a folder that is full.
 
 use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use clad_e2e::TEST_TIMEOUT;
+use clad_e2e::{Scratch, TEST_TIMEOUT, is_root, not_run};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use rustls::ServerConfig;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject;
@@ -14,7 +15,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use super::bucket::{Act, Bucket};
 use super::certs::{Authority, Issued, Wanted};
 use super::forward::{Numbers, small};
-use super::objects::{SMALL, assert_found, bodies, end, relay, verify, wait_stored};
+use super::objects::{SMALL, assert_found, bodies, end, parquet_files, relay, verify, wait_stored};
 use super::wait;
 
 fn settings(issued: &Issued) -> Arc<ServerConfig> {
@@ -114,4 +115,45 @@ fn over_a_slow_link_objects_are_smaller_and_nothing_is_missing_or_there_twice() 
     assert!(largest > OBJECT_BYTES / 2, "{largest}: they are small for ever");
     let tries = slow_ones.load(Ordering::Relaxed);
     println!("kills: 0; {tries} objects over the slow link, sizes {slow_objects:?}; later up to {largest} bytes");
+}
+
+/// A file system of its own, until it is dropped.
+struct Mounted(Scratch);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = umount2(self.0.data(), MntFlags::MNT_DETACH);
+    }
+}
+
+/// What has no room leaves nothing behind, and is stored when there is room.
+#[test]
+#[ignore = "needs clad-relay: `cargo xtask ci relay`"]
+fn a_full_folder_is_waited_for() {
+    const BYTES: usize = 4 << 20;
+    if !is_root() {
+        return not_run("a full folder", "only root mounts a file system of a size");
+    }
+    let archive = Mounted(Scratch::new());
+    let size = format!("size={BYTES}");
+    let tmpfs = Some("tmpfs");
+    mount(tmpfs, archive.0.data(), tmpfs, MsFlags::empty(), Some(size.as_str())).expect("mounted");
+    let ballast = archive.0.data().join("of-somebody-else");
+    fs::write(&ballast, vec![1; BYTES - (64 << 10)]).expect("written");
+    let daemon = small().start();
+    let mut numbers = Numbers::new(&daemon);
+    numbers.append_noise(10, 100_000);
+    let folder = archive.0.data().display().to_string();
+    let mut relay = relay(&daemon, "", |_| format!("[to.objects]\nurl = \"file://{folder}\"\n{SMALL}"));
+    relay.start();
+    wait("no room", || {
+        relay.keep();
+        relay.said().contains("No space left on device")
+    });
+    assert!(parquet_files(folder.clone().into()).is_empty());
+    fs::remove_file(&ballast).expect("removed");
+    let end = end(&daemon);
+    wait_stored(&mut relay, end);
+    let (said, is_right) = verify(&relay, &[]);
+    assert!(is_right && said.contains(&format!(" {end} records")), "{said}");
 }

@@ -12,6 +12,7 @@ mod bucket;
 #[expect(dead_code, reason = "the tests of TLS use the rest")]
 mod certs;
 mod collector;
+mod damage;
 mod endpoint;
 mod files;
 mod fleet;

@@ -35,7 +35,7 @@ pub(super) struct Found {
     sequence: u64,
     first: u64,
     end: u64,
-    gap: Option<String>,
+    pub(super) gap: Option<String>,
     pub(super) data: Vec<u8>,
 }
 

@@ -54,7 +54,7 @@ const DESTINATIONS: [(&str, &str); 6] = [
     ("to Kafka over kills", "kafka::every_record_is_in_a_topic_once_over_kills_and_lost_answers"),
 ];
 
-const CASES: [(&str, &str, &str); 58] = [
+const CASES: [(&str, &str, &str); 60] = [
     ("relay", "lines become records", "files::lines_are_records_with_the_bytes_that_they_have"),
     ("relay", "records of several lines", "files::a_record_of_several_lines_is_one"),
     ("relay", "files from now on", "files::a_relay_that_begins_now_leaves_what_is_old_and_nothing_behind_it"),
@@ -71,6 +71,11 @@ const CASES: [(&str, &str, &str); 58] = [
         "relay",
         "within TLS, by the name of its certificate",
         "tls::lines_come_within_tls_once_over_kills_and_a_renewed_certificate",
+    ),
+    (
+        "relay",
+        "a damaged segment under the cursor",
+        "damage::of_a_segment_is_said_at_each_destination_and_the_rest_comes",
     ),
     ("relay", "a far log that is another one", "forward::a_far_log_that_is_another_stops_it_until_a_person_says_so"),
     ("relay", "a log that was restored", "forward::a_log_that_was_restored_stops_it_with_the_numbers_of_both"),
@@ -102,6 +107,7 @@ const CASES: [(&str, &str, &str); 58] = [
         "a bucket over a slow link",
         "links::over_a_slow_link_objects_are_smaller_and_nothing_is_missing_or_there_twice",
     ),
+    ("relay", "a full folder", "links::a_full_folder_is_waited_for"),
     ("relay", "an archive that has expired", "objects::an_archive_that_has_expired_stops_it_until_a_person_goes_on"),
     ("relay", "two relays at one stream", "nats::two_relays_at_one_stream_make_one_chain"),
     ("relay", "a stream that was purged", "nats::a_stream_goes_on_though_its_messages_were_removed"),
