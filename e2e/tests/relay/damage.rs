@@ -1,4 +1,4 @@
-//! A segment that is damaged under the cursor: each destination is told which offsets it does not get, and gets the rest.
+//! A segment that is damaged under the cursor: each destination gets a word of the offsets that are missing, and the rest.
 
 use std::collections::BTreeSet;
 use std::fs;
