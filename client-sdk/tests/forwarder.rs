@@ -7,30 +7,13 @@ use std::time::Duration;
 use bytes::BytesMut;
 use clad_client::{AckLevel, ErrorCode, ErrorInfo};
 use clad_client::{ForwardAs, ForwardError, Forwarder, ForwarderOptions, RawRecords};
-use clad_proto::{Group, PayloadBuilder, ProducerId, frame::*};
+use clad_proto::frame::*;
 use support::*;
 
 /// An append as a daemon gives it: records from this offset on.
 fn raw(first_offset: u64, bodies: &[&str]) -> RawRecords {
-    let mut builder = PayloadBuilder::new(&Group::component_named("app")).expect("fits");
-    bodies.iter().for_each(|body| builder.push(&record(*body)).expect("fits"));
-    let payload = builder.finish();
-    let head = RecordsHead {
-        epoch: 1,
-        count: payload.count,
-        first_offset,
-        append_time: 99,
-        producer_id: ProducerId::from_bytes([3; 16]),
-        producer_epoch: 0,
-        payload_crc: payload.checksum(),
-        first_seq: 1000,
-        skip: 0,
-        take: payload.count,
-    };
-    let frame =
-        Records { request_id: 0, head, peer_meta: PeerMeta::default().to_bytes().into(), payload: payload.bytes };
     let mut bytes = BytesMut::new();
-    Frame::Records(frame).encode(&mut bytes);
+    Frame::Records(records(first_offset, bodies, 0)).encode(&mut bytes);
     RawRecords::parse(bytes.split_off(clad_proto::limits::FRAME_HEADER_BYTES).freeze()).expect("an append")
 }
 

@@ -3,29 +3,9 @@
 mod support;
 
 use clad_client::*;
-use clad_proto::{Group, PayloadBuilder, frame::*};
+use clad_proto::frame::*;
 use std::time::Duration;
 use support::*;
-
-fn records(first_offset: u64, bodies: &[&str], skip: u32) -> Records {
-    let mut builder = PayloadBuilder::new(&Group::component_named("app")).expect("fits");
-    bodies.iter().for_each(|body| builder.push(&record(*body)).expect("fits"));
-    let payload = builder.finish();
-    let peer_meta = PeerMeta { transport: Some(Transport::Unix), pid: Some(42), ..PeerMeta::default() };
-    let head = RecordsHead {
-        epoch: 1,
-        count: payload.count,
-        first_offset,
-        append_time: 99,
-        producer_id: ProducerId::from_bytes([3; 16]),
-        producer_epoch: 0,
-        payload_crc: payload.checksum(),
-        first_seq: 1000,
-        skip,
-        take: payload.count - skip,
-    };
-    Records { request_id: 0, head, peer_meta: peer_meta.to_bytes().into(), payload: payload.bytes }
-}
 
 async fn read(peer: &mut Peer) -> Read {
     match peer.next().await {

@@ -9,7 +9,8 @@ use clad_e2e::Daemon;
 use super::bucket::Bucket;
 use super::endpoint::{Endpoint, number};
 use super::forward::{Numbers, appends, small};
-use super::objects::{SMALL, end, verify};
+use super::objects::{SMALL, end, named, verify};
+use super::outage::chain_end;
 use super::{Relay, nats, wait};
 
 /// Offsets of what the log still has.
@@ -58,9 +59,7 @@ fn of_a_segment_is_said_at_each_destination_and_the_rest_comes() {
     let (far, endpoint, bucket, server) = (small().start(), Endpoint::start(), Bucket::start(), nats::Server::start());
     server.make();
     let start = |name: &str, to: &dyn Fn(&Relay) -> String| {
-        let mut relay = Relay::new(&near, "");
-        let from = format!("[from.clad]\nserver = \"{}\"\nstart = \"beginning\"", near.address("unix"));
-        fs::write(relay.file(), format!("name = \"{name}\"\n{from}\n{}", to(&relay))).expect("written");
+        let mut relay = named(name, &near, "", to);
         relay.start();
         relay
     };
@@ -91,8 +90,9 @@ fn of_a_segment_is_said_at_each_destination_and_the_rest_comes() {
         "{said}"
     );
 
-    let (gaps, rest): (Vec<_>, Vec<_>) = server.read().into_iter().partition(|found| found.gap.is_some());
-    assert_eq!(server.chain().last(), Some(&end));
+    let found = server.read();
+    assert_eq!(chain_end(found.iter().map(|found| (found.first, found.end))), end);
+    let (gaps, rest): (Vec<_>, Vec<_>) = found.into_iter().partition(|found| found.gap.is_some());
     assert_eq!(rest.len(), there.len());
     assert!(gaps.iter().all(|found| found.gap.as_deref() == Some("they are damaged")), "{gaps:?}");
 }

@@ -217,16 +217,6 @@ impl Server {
         self.client(words).lines().map(found).collect()
     }
 
-    /// Where each message ends; each begins where the one before it ends, and the first at 0.
-    pub(super) fn chain(&self) -> Vec<u64> {
-        let found = self.read();
-        let ends: Vec<u64> = found.iter().map(|found| found.end).collect();
-        assert!(
-            found.iter().map(|found| found.first).eq(std::iter::once(0).chain(ends.iter().copied()).take(ends.len()))
-        );
-        ends
-    }
-
     /// Where the last message ends.
     pub(super) fn end(&self) -> u64 {
         // What was given up is in the partition, too: where nothing else is at its end, all is looked at.

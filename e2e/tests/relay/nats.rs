@@ -33,8 +33,8 @@ pub(crate) struct Server {
 #[derive(Debug, PartialEq)]
 pub(super) struct Found {
     sequence: u64,
-    first: u64,
-    end: u64,
+    pub(super) first: u64,
+    pub(super) end: u64,
     pub(super) gap: Option<String>,
     pub(super) data: Vec<u8>,
 }
@@ -133,16 +133,6 @@ impl Server {
             }
         };
         self.client(&["read", STREAM]).lines().map(found).collect()
-    }
-
-    /// Where each message ends; each begins where the one before it ends, and the first at 0.
-    pub(super) fn chain(&self) -> Vec<u64> {
-        let found = self.read();
-        let ends: Vec<u64> = found.iter().map(|found| found.end).collect();
-        assert!(
-            found.iter().map(|found| found.first).eq(std::iter::once(0).chain(ends.iter().copied()).take(ends.len()))
-        );
-        ends
     }
 
     /// Where the last message ends.

@@ -18,7 +18,8 @@ pub(crate) fn relay(daemon: &Daemon, from: &str, to: impl FnOnce(&Relay) -> Stri
     named("test", daemon, from, to)
 }
 
-fn named(name: &str, daemon: &Daemon, from: &str, to: impl FnOnce(&Relay) -> String) -> Relay {
+/// The same, of a name.
+pub(super) fn named(name: &str, daemon: &Daemon, from: &str, to: impl FnOnce(&Relay) -> String) -> Relay {
     let relay = Relay::new(daemon, "");
     let socket = daemon.socket();
     let text = format!(

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::bucket::{Act as Does, Bucket};
 use super::endpoint::{Act, Endpoint};
 use super::forward::{Numbers, appends, small};
-use super::objects::{SMALL, end, verify};
+use super::objects::{SMALL, end, named, verify};
 use super::{Relay, kafka, nats, wait};
 
 /// Between two appends of the producer.
@@ -47,9 +47,7 @@ fn of_every_destination_is_waited_out_in_flat_memory() {
     nats.make();
     kafka.make(&[]);
     let start = |name: &str, to: &dyn Fn(&Relay) -> String| {
-        let mut relay = Relay::new(&near, "");
-        let from = format!("[from.clad]\nserver = \"{}\"\nstart = \"beginning\"", near.address("unix"));
-        fs::write(relay.file(), format!("name = \"{name}\"\n{from}\n{}", to(&relay))).expect("written");
+        let mut relay = named(name, &near, "", to);
         relay.start();
         relay
     };
@@ -114,9 +112,17 @@ fn of_every_destination_is_waited_out_in_flat_memory() {
     assert_eq!(endpoint.offsets(), end);
     let (said, is_right) = verify(&relays["objects"], &[]);
     assert!(is_right && said.contains(&format!(" {end} records")) && said.contains(" 0 gaps"), "{said}");
-    assert_eq!(nats.chain().last(), Some(&end));
-    assert_eq!(kafka.chain().last(), Some(&end));
+    assert_eq!(chain_end(nats.read().iter().map(|found| (found.first, found.end))), end);
+    assert_eq!(chain_end(kafka.read().iter().map(|found| (found.first, found.end))), end);
     wait("nothing is held", || near.metric("clad_cursor_held_bytes") < f64::from(4 << 20));
+}
+
+/// Where the last of these messages ends; each begins where the one before it ends, and the first at 0.
+pub(super) fn chain_end(messages: impl Iterator<Item = (u64, u64)>) -> u64 {
+    messages.fold(0, |before, (first, end)| {
+        assert_eq!(first, before, "what is before it is missing, or there twice");
+        end
+    })
 }
 
 /// Waits until each relay's cursor is there: after how many seconds each was.
