@@ -49,7 +49,7 @@ fn fill(daemon: &Daemon, records: u64) {
 
 #[expect(clippy::print_stdout, reason = "the figures of the case")]
 #[test]
-#[ignore = "needs clad-relay: `cargo xtask ci relay`"]
+#[ignore = "needs clad-relay: `cargo xtask ci relay speed`"]
 fn of_a_service_and_a_time_reads_few_of_the_bytes() {
     let objects = super::number("CLAD_RELAY_QUERY_OBJECTS");
     let records = objects * RECORDS_PER_OBJECT / RECORDS_PER_APPEND * RECORDS_PER_APPEND;
@@ -68,7 +68,7 @@ fn of_a_service_and_a_time_reads_few_of_the_bytes() {
     // A hundredth of the time, in the middle.
     let (first, count) = (records / 2, records / 100);
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("objects/range.py");
-    let python = std::env::var("CLAD_OBJECTS_PYTHON").expect("call `cargo xtask ci relay`");
+    let python = std::env::var("CLAD_OBJECTS_PYTHON").expect("call `cargo xtask ci relay speed`");
     let time = |record: u64| (BEGIN + record * NANOS_PER_RECORD).to_string();
     let mut asked = Command::new(python);
     asked.arg("-B").arg(script).arg(archive.path()).args(["service-3", &time(first), &time(first + count)]);
